@@ -1,0 +1,5 @@
+"""`python -m rlsweep`."""
+
+from rlsweep.cli import main
+
+main(prog_name="rlsweep")

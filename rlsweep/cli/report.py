@@ -1,0 +1,45 @@
+"""`rlsweep report`: fit the law to a sweep's curves and say what it shows."""
+
+import sys
+
+import click
+
+from rlsweep.cli.output import ROOT_HELP, note, print_json
+from rlsweep.report.numbers import UNITS
+
+
+@click.command()
+@click.argument("sweep", required=False)
+@click.option("--root", help=ROOT_HELP)
+@click.option("--json", "as_json", is_flag=True, help="The content of report.json, nothing else.")
+@click.option(
+    "--axis",
+    type=click.Choice(list(UNITS)),
+    help="What compute is counted in [default: device_hours with accelerators, else flops].",
+)
+def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None) -> None:
+    """Write and show the report of SWEEP, by default of the one worked on last.
+
+    It lies in the sweep's folder as report.html, report.md and report.json. Elsewhere than on a terminal: a header and
+    a line a variant, separated by tabs.
+    """
+    from rlsweep.cli.runs import find_sweep
+    from rlsweep.report import terminal
+    from rlsweep.report.build import build
+    from rlsweep.report.data import to_data
+    from rlsweep.report.write import write
+    from rlsweep.store.layout import find_root
+
+    place = find_root(root)
+    folder = find_sweep(place, sweep)
+    found = build(place, folder.name, unit=axis)
+    page = write(found, folder)
+    if as_json:
+        print_json(to_data(found))
+    elif sys.stdout.isatty():
+        terminal.show(found, page)
+    else:
+        for line in terminal.rows(found):
+            click.echo(line)
+        for line in terminal.verdicts(found, page):
+            note(line)

@@ -1,0 +1,1 @@
+"""Curves from anywhere: journals, MLflow, CSV, Parquet, JSONL."""

@@ -1,0 +1,79 @@
+"""The plan: what would be done about each run of a sweep, decided from the store and the processes. Writes nothing."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from rlsweep.errors import RlsweepError
+from rlsweep.launch.state import look
+from rlsweep.store import checkpoints, ledger
+from rlsweep.store.layout import Root, RunFolder
+from rlsweep.store.ledger import Intent
+from rlsweep.sweep.expand import Run, Sweep
+
+Action = Literal["submit", "resume", "continue", "skip", "leave"]
+ACTIONS: tuple[Action, ...] = ("submit", "resume", "continue", "skip", "leave")
+TO_START: tuple[Action, ...] = ("submit", "resume", "continue")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What to do about a run and why. `step` is where it stands on disk: the budget beyond it is left to pay."""
+
+    run: Run
+    action: Action
+    reason: str
+    step: int = 0
+
+
+def decide(sweep: Sweep, root: Root) -> list[Planned]:
+    """A decision for each run, in the sweep's order. RlsweepError where the root can't be one."""
+    check_root(root)
+    try:
+        existing = set(os.listdir(root.runs))
+    except FileNotFoundError:
+        existing = set()
+    return [
+        decide_run(run, root.run(run.key)) if run.key in existing else Planned(run, "submit", "new")
+        for run in sweep.runs
+    ]
+
+
+def decide_run(run: Run, folder: RunFolder) -> Planned:
+    """The decision about one run whose folder may exist."""
+    seen = look(folder)
+    steps = run.recipe.budget.steps
+    if seen.state == "waiting":
+        return Planned(run, "submit", seen.reason)
+    if seen.state == "running":
+        return Planned(run, "leave", seen.reason, _saved(folder))
+    if seen.state == "diverged":
+        return Planned(run, "skip", f"diverged at step {seen.step}, and would again: {seen.reason}", seen.step)
+    if seen.state == "finished":
+        if seen.step >= steps:
+            return Planned(run, "skip", f"finished at step {seen.step}", seen.step)
+        return Planned(run, "continue", f"budget raised from {seen.step} to {steps} steps", seen.step)
+    saved = _saved(folder)
+    whence = f"from the checkpoint of step {saved}" if saved else "from the start, there is no checkpoint"
+    why = f"failed ({seen.reason})" if seen.state == "failed" else seen.state
+    return Planned(run, "resume", f"{why}; {whence}", saved)
+
+
+def no_longer_asked_for(sweep: Sweep, root: Root) -> list[Intent]:
+    """Runs in the sweep's ledger that the sweep as asked for now does not have. They are left as they are."""
+    asked = {run.key for run in sweep.runs}
+    return [intent for intent in ledger.wanted(root.sweep(sweep.name)) if intent.run_key not in asked]
+
+
+def check_root(root: Root) -> None:
+    """RlsweepError where the root, or a folder that must be under it, is something else than a folder."""
+    for path in (*reversed(root.path.parents), root.path, root.runs, root.sweeps, root.models):
+        if path.exists() and not path.is_dir():
+            raise RlsweepError(
+                f"the root {root.path} can't be used: {path} is not a folder; choose another with --root"
+            )
+
+
+def _saved(folder: RunFolder) -> int:
+    checkpoint = checkpoints.newest(folder)
+    return checkpoint.step if checkpoint else 0

@@ -1,0 +1,65 @@
+"""The state of a run, told from its folder and its process; nothing about it is stored."""
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from rlsweep.store import attempts, outcome
+from rlsweep.store.attempts import Attempt
+from rlsweep.store.files import read_json
+from rlsweep.store.layout import RunFolder
+
+State = Literal["waiting", "running", "finished", "interrupted", "failed", "diverged", "lost"]
+STATES: tuple[State, ...] = ("waiting", "running", "finished", "interrupted", "failed", "diverged", "lost")
+
+_SILENCE_S = 1800.0
+"""An attempt on another host passes for running until it has written nothing for so long. Taking over one that lives
+after all costs its work since the last checkpoint, never the run: it loses ownership and writes nothing more."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """State of a run, why in one line, the step of its outcome (0 without one), its newest attempt and its host."""
+
+    state: State
+    reason: str
+    step: int = 0
+    attempt: Attempt | None = None
+    host: str | None = None
+
+
+def look(run: RunFolder) -> Seen:
+    """What a run is doing now. `lost`: its process is gone and left no outcome."""
+    attempt = attempts.newest(run)
+    if attempt is None:
+        return Seen("waiting", "not started yet")
+    host = _host(attempt)
+    alive = attempts.is_alive(attempt)
+    if alive:
+        return Seen("running", f"attempt {attempt.number} is at work", attempt=attempt, host=host)
+    ended = outcome.read(run)
+    if ended is not None and ended.attempt in (None, attempt.number):
+        return Seen(ended.state, ended.reason, ended.step, attempt, host)
+    if alive is None and (silence := _silence(attempt)) < _SILENCE_S:
+        reason = f"attempt {attempt.number} is on {host}, last heard of {silence / 60:.0f} min ago"
+        return Seen("running", reason, attempt=attempt, host=host)
+    return Seen("lost", f"the process of attempt {attempt.number} is gone and left no outcome", 0, attempt, host)
+
+
+def _host(attempt: Attempt) -> str | None:
+    try:
+        return str(read_json(attempt.process)["host"])
+    except FileNotFoundError:
+        return None
+
+
+def _silence(attempt: Attempt) -> float:
+    """Seconds since an attempt last wrote a row, a line of its log or its process."""
+    heard = 0.0
+    for path in (attempt.run.journal, attempt.log, attempt.process):
+        try:
+            heard = max(heard, os.stat(path).st_mtime)
+        except FileNotFoundError:
+            continue
+    return max(0.0, time.time() - heard)

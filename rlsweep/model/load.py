@@ -1,0 +1,32 @@
+"""A Hugging Face folder or hub name -> module and tokenizer. Code that comes with a model is never run."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from rlsweep.errors import RecipeError
+
+
+def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrainedModel, Any]:
+    """Model with float32 parameters (training keeps master weights; precision is chosen per forward) and its tokenizer.
+
+    RecipeError where the folder or hub entry holds no usable model, or no tokenizer with an end-of-sequence token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=revision, trust_remote_code=False, dtype=torch.float32
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise RecipeError(f"model.path: '{source}' holds no causal language model with its tokenizer: {first}") from None
+    if tokenizer.eos_token_id is None:
+        raise RecipeError(f"model.path: the tokenizer of '{source}' names no end-of-sequence token")
+    return model, tokenizer
+
+
+def parameter_count(model: torch.nn.Module) -> int:
+    """Number of parameters, tied ones once: the N of the FLOP count."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,60 @@
+"""Log-probabilities of given responses, as the trainer sees them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlsweep.model.head import body, head_logits
+
+
+@dataclass(frozen=True)
+class Packed:
+    """N sequences, right-padded: `ids` [N, L], and where their responses' tokens stand.
+
+    `targets` [N, T] are the response tokens, `sources` [N, T] the positions whose hidden state predicts them, `valid`
+    [N, T] false beyond the end of a response.
+    """
+
+    ids: torch.Tensor
+    sources: torch.Tensor
+    targets: torch.Tensor
+    valid: torch.Tensor
+
+
+def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], device: torch.device | str) -> Packed:
+    """Pad N prompts with their responses on the right; the id of padding is never looked at."""
+    longest = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
+    width = max(map(len, responses))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+    sources = torch.zeros(len(prompts), width, dtype=torch.long)
+    targets = torch.zeros(len(prompts), width, dtype=torch.long)
+    valid = torch.zeros(len(prompts), width, dtype=torch.bool)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        ids[row, : len(prompt) + len(response)] = torch.tensor([*prompt, *response])
+        sources[row, : len(response)] = torch.arange(len(response)) + len(prompt) - 1
+        targets[row, : len(response)] = torch.tensor(response)
+        valid[row, : len(response)] = True
+    return Packed(*(tensor.to(device) for tensor in (ids, sources, targets, valid)))
+
+
+def response_logprobs(
+    model: torch.nn.Module, packed: Packed, *, temperature: float, dtype: str, head_dtype: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability [N, T] of every response token at `temperature`, and the entropy [N, T] (no gradient) there.
+
+    Zero where `packed.valid` is false. Causal attention looks left only, so padding on the right needs no mask.
+    """
+    hidden = body(model, dtype, input_ids=packed.ids, attention_mask=None, use_cache=False)
+    rows = torch.arange(len(packed.ids), device=hidden.device)[:, None].expand_as(packed.sources)
+    # The head is the largest product: it is made for response tokens only.
+    chosen = hidden[rows[packed.valid], packed.sources[packed.valid]]
+    logs = torch.log_softmax(head_logits(model, chosen, head_dtype) / temperature, -1)
+    picked = logs.gather(-1, packed.targets[packed.valid][:, None]).squeeze(-1)
+    with torch.no_grad():
+        entropy = -(logs.exp() * logs).sum(-1)
+    shape = packed.targets.shape
+    return (
+        torch.zeros(shape, device=hidden.device).masked_scatter(packed.valid, picked),
+        torch.zeros(shape, device=hidden.device).masked_scatter(packed.valid, entropy),
+    )

@@ -1,0 +1,30 @@
+"""On what a run is executed. Not part of what a run is: the result should not depend on it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlsweep.recipe.check import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Engine, devices and how work is cut."""
+
+    engine: Literal["local", "vllm"] = "vllm"
+    """What samples rollouts: `local` in the trainer's process, `vllm` in servers of its own."""
+    device: Literal["cpu", "cuda"] = "cuda"
+    """Where the trainer computes."""
+    devices: int = 80
+    """Accelerators a run occupies, generators and trainers together (ScaleRL 2.2: 64 + 16)."""
+    threads: int = 1
+    """CPU threads of the trainer. Sums depend on it in their last bits, so it belongs to the run folder."""
+    microbatch_tokens: int = 65_536
+    """Most tokens, padding included, in one forward and backward pass."""
+    checkpoint_every: int = 50
+    """Steps between checkpoints."""
+    device_hours_per_step: float | None = None
+    """What a step is expected to cost, in device-hours, where somebody has measured it: only for `plan`."""
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "threads", "microbatch_tokens", "checkpoint_every"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")

@@ -1,0 +1,129 @@
+"""From a sweep's folders to its report: what was wanted, what is there, the law of each variant, and who beats the base."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlsweep.errors import UsageError
+from rlsweep.launch.status import status
+from rlsweep.law.compare import compare
+from rlsweep.law.fit import Fit, fit
+from rlsweep.report import flags, recipes
+from rlsweep.report.checklist import checklist
+from rlsweep.report.pool import common_step, final_pass_rate
+from rlsweep.report.rows import Report, RunRow, Scalar, VariantRow
+from rlsweep.report.runs import Provenance, read_provenance, read_run
+from rlsweep.store import ledger
+from rlsweep.store.layout import Root
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """A variant as it was found, before it is compared with anything."""
+
+    name: str
+    difference: Mapping[str, Scalar]
+    recipe: Mapping[str, Scalar]
+    runs: tuple[RunRow, ...]
+    provenances: tuple[Provenance, ...]
+    step: int | None
+    fit: Fit | None
+
+
+def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
+    """The report of a sweep as it stands now; `unit` is one of UNITS, by default device_hours with accelerators, else flops.
+
+    UsageError where the sweep has no ledger, RlsweepError where a file is damaged. Runs that failed, diverged or never
+    began keep their row.
+    """
+    folder = root.sweep(sweep_name)
+    wanted = ledger.wanted(folder)
+    if not wanted:
+        raise UsageError(f"{sweep_name!r} is not a sweep under {root.path}: there is no run that it wants")
+    provenances = {intent.run_key: read_provenance(root.run(intent.run_key)) for intent in wanted}
+    unit = unit or _default_axis(list(provenances.values()))
+    differences = {intent.variant: intent.difference for intent in wanted}
+    runs = [read_run(root.run(each.run_key), each, unit) for each in status(folder, root)]
+    found = [
+        _variant(root, difference, [run for run in runs if run.variant == name], provenances)
+        for name, difference in differences.items()
+    ]
+    base = _base(found)
+    paths = {path for variant in found for path in variant.difference}
+    return Report(
+        sweep=sweep_name,
+        unit=unit,
+        base=base.name,
+        base_values={path: value for path, value in base.recipe.items() if path in paths},
+        variants=tuple(_row(variant, base, unit) for variant in found),
+        checklist=checklist(folder, runs, list(provenances.values()), unit),
+    )
+
+
+def _default_axis(provenances: Sequence[Provenance]) -> str:
+    kinds = [(provenance.get("devices") or {}).get("kind", "cpu") for provenance in provenances]
+    return "device_hours" if any(kind != "cpu" for kind in kinds) else "flops"
+
+
+def _variant(
+    root: Root, difference: Mapping[str, Scalar], runs: Sequence[RunRow], provenances: Mapping[str, Provenance]
+) -> _Variant:
+    runs = sorted(runs, key=lambda run: run.seed)
+    curves = [run.curve for run in runs if run.measured]
+    # An evaluation of the untrained policy alone says nothing about the law.
+    trained = any(curve.compute.any() for curve in curves)
+    return _Variant(
+        name=runs[0].variant,
+        difference=difference,
+        recipe=recipes.leaves(root.run(runs[0].key).recipe),
+        runs=tuple(runs),
+        provenances=tuple(provenances[run.key] for run in runs),
+        step=common_step(curves),
+        fit=fit(curves) if trained else None,
+    )
+
+
+def _base(found: Sequence[_Variant]) -> _Variant:
+    """What the others are compared with: the variant named base, else one that differs in nothing, else the first."""
+    named = [variant for variant in found if variant.name == "base"]
+    same = [variant for variant in found if not variant.difference]
+    return (named or same or list(found))[0]
+
+
+def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
+    notes = flags.of_runs(variant.runs, variant.step)
+    comparison = None
+    measured: tuple[str, ...] = ()
+    if variant is not base:
+        written = bool(variant.recipe and base.recipe)
+        paths = (
+            recipes.differing(variant.recipe, base.recipe)
+            if written
+            else recipes.differing(variant.difference, base.difference)
+        )
+        measured = recipes.measured_differently(paths)
+        notes += flags.of_recipes(measured, [path for path in paths if not _named(path, variant, base)])
+        if not measured and variant.fit is not None and base.fit is not None:
+            comparison = compare(base.fit, variant.fit)
+        notes += flags.against_base(variant.runs, variant.step, base.runs, base.step, unit)
+    notes += flags.of_machines(variant.provenances, base.provenances, unit)
+    notes += variant.fit.flags if variant.fit else ["No evaluation after the start: there is nothing to fit."]
+    return VariantRow(
+        name=variant.name,
+        difference=dict(variant.difference),
+        runs=variant.runs,
+        fit=variant.fit,
+        comparison=comparison,
+        incomparable=measured,
+        pass_rate=final_pass_rate([run.curve for run in variant.runs if run.measured], variant.step),
+        flags=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _named(path: str, variant: _Variant, base: _Variant) -> bool:
+    """Whether a differing path is part of what the two variants say of themselves.
+
+    A section of another type has other fields: those that only one side has are told by the type.
+    """
+    told = {*variant.difference, *base.difference}
+    section = path.partition(".")[0]
+    return path in told or f"{section}.type" in told

@@ -1,0 +1,69 @@
+"""What the runs' recipes say, as far as a report needs it: in what variants differ, and how the sweep is made again."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlsweep.errors import RlsweepError
+from rlsweep.report.rows import Scalar
+from rlsweep.store.layout import SweepFolder
+
+_MEASURE = ("task.", "evaluation.", "model.")
+# How often is not how. Precisions are part of how a policy is trained: the paper compares them (ScaleRL 3.2).
+_NOT_MEASURE = ("evaluation.every", "model.dtype", "model.head_dtype")
+_NOT_LEARNT = ("name", "seed", "budget.", "execution.")
+
+
+def leaves(path: Path) -> dict[str, Scalar]:
+    """Dotted path -> value of a run's recipe.yaml, whatever schema it was written with; empty where there is no file."""
+    found: dict[str, Scalar] = {}
+    for key, value in _yaml(path).items():
+        found |= {f"{key}.{name}": leaf for name, leaf in value.items()} if isinstance(value, dict) else {key: value}
+    return found
+
+
+def differing(ours: Mapping[str, Scalar], base: Mapping[str, Scalar]) -> list[str]:
+    """Paths in which two recipes decide something else about what is learnt or measured, sorted."""
+    return [
+        path
+        for path in sorted({*ours, *base})
+        if not path.startswith(_NOT_LEARNT) and (path in ours, ours.get(path)) != (path in base, base.get(path))
+    ]
+
+
+def measured_differently(paths: Sequence[str]) -> tuple[str, ...]:
+    """Those of task, evaluation and model among differing paths: with any, two pass rates are not one quantity."""
+    return tuple(path for path in paths if path.startswith(_MEASURE) and path not in _NOT_MEASURE)
+
+
+def command(folder: SweepFolder) -> str:
+    """The command that makes the sweep again; empty where its description was not written."""
+    spec = _yaml(folder.spec)
+    if not spec:
+        return ""
+    words = ["rlsweep", "ablate", str(spec.get("recipe"))]
+    if spec.get("scale"):
+        words += ["--scale", str(spec["scale"])]
+    for option, key in (("--set", "overrides"), ("--vary", "vary"), ("--zip", "zip_")):
+        for value in spec.get(key) or ():
+            words += [option, str(value)]
+    if spec.get("leave_one_out"):
+        words.append("--leave-one-out")
+    if spec.get("seeds"):
+        words += ["--seeds", "".join(f"{seed}," for seed in spec["seeds"])]
+    if spec.get("name"):
+        words += ["--name", str(spec["name"])]
+    return shlex.join(words)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RlsweepError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
+    return found if isinstance(found, dict) else {}

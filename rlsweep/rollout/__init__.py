@@ -1,0 +1,1 @@
+"""What samples rollouts: the engine protocol and its engines."""

@@ -1,0 +1,1 @@
+"""Run folders on disk: the interface between launcher, trainer, tracker and report. Standard library only."""

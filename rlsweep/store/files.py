@@ -1,0 +1,72 @@
+"""Whole files: written beside, synced, renamed, so that a reader sees the old content or the new, never half of it."""
+
+import errno
+import json
+import math
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from rlsweep.errors import RlsweepError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`; on any error the old file stands as it was."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text` in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, obj: object) -> None:
+    """Replace `path` by `obj` as JSON."""
+    write_text(path, encode(obj, indent=2) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Content of a JSON file. FileNotFoundError where there is none, RlsweepError where it is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RlsweepError(f"{path}: not valid JSON ({error})") from error
+
+
+def encode(obj: object, *, indent: int | None = None) -> str:
+    """`obj` as JSON, keys in their order. Numbers that are not finite become null: JSON has none."""
+    return json.dumps(_finite(obj), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames and new names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems can't sync a folder: there a rename is as durable as the server makes it.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _finite(obj: object) -> object:
+    if isinstance(obj, float):
+        return obj if math.isfinite(obj) else None
+    if isinstance(obj, dict):
+        return {key: _finite(value) for key, value in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [_finite(value) for value in obj]
+    return obj

@@ -1,0 +1,104 @@
+"""The journal: a run's metrics, one writer, append only. Resuming takes rows back, so that each step stands once."""
+
+import os
+from types import TracebackType
+from typing import Self
+
+from rlsweep.errors import RlsweepError
+from rlsweep.store import attempts
+from rlsweep.store.attempts import Attempt
+from rlsweep.store.files import write_bytes
+from rlsweep.store.layout import RunFolder
+from rlsweep.store.metrics import METRICS
+from rlsweep.store.rows import (
+    Row,
+    append_bytes,
+    newest_row,
+    open_for_append,
+    read_bytes,
+    read_rows,
+    to_line,
+    whole_rows,
+)
+
+__all__ = ["Journal", "newest_row", "read_rows", "rewind"]
+
+
+class Journal:
+    """The journal opened for writing by the attempt that owns the run.
+
+    A row is `{"kind": "step" | "evaluation", "step": int, "time": unix seconds, "metrics": {name: number}}`; an
+    evaluation also has `"counts"` (successes of each prompt) and `"samples"` (responses a prompt).
+    """
+
+    def __init__(self, run: RunFolder, attempt: Attempt):
+        attempt.require_owner()
+        self._attempt = attempt
+        self._file = open_for_append(run.journal)
+
+    def append(self, row: Row) -> None:
+        """Write one row. Superseded where a newer attempt owns the run, KeyError for a metric not in METRICS."""
+        for name in row["metrics"]:
+            if name not in METRICS:
+                raise KeyError(f"{name} is not in rlsweep.store.metrics.METRICS")
+        self._attempt.require_owner()
+        append_bytes(self._file, to_line(row))
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self._file).st_size
+
+    def sync(self) -> None:
+        """Make all rows durable. A checkpoint that records the length is only whole after this."""
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        """Make all rows durable and let go of the file; a second time does nothing."""
+        if self._file >= 0:
+            self.sync()
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
+    """Take back all rows after byte `length`: into `attempts/<n>/discarded.jsonl`, durably, then off the journal.
+
+    Safe to be killed anywhere and done again by the same or a later attempt: a row is then in the journal, or in
+    exactly one discarded.jsonl. Raises Superseded, or RlsweepError where the journal has no row ending at `length`.
+    """
+    attempt.require_owner()
+    data = read_bytes(run.journal)
+    if length > len(data) or (length and data[length - 1 : length] != b"\n"):
+        raise RlsweepError(
+            f"{run.journal}: has {len(data)} bytes and no row that ends at byte {length}, "
+            "which its checkpoint records; the file was changed by hand or is damaged"
+        )
+    tail = b"".join(whole_rows(data[length:]))
+    if tail:
+        write_bytes(attempt.discarded, tail + _not_in(tail, read_bytes(attempt.discarded)))
+        for earlier in attempts.every(run):
+            # An attempt killed before it could truncate left rows in both places: from here on they are ours.
+            before = read_bytes(earlier.discarded) if earlier.number < attempt.number else b""
+            if before and not _not_in(tail, before):
+                earlier.discarded.unlink()
+    if length < len(data):
+        descriptor = os.open(run.journal, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, length)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _not_in(tail: bytes, before: bytes) -> bytes:
+    """Rows discarded before, unless they are still the end of the journal and so about to be discarded again."""
+    return b"" if tail.endswith(before) else before

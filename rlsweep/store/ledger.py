@@ -1,0 +1,59 @@
+"""The ledger of a sweep: what is wanted and what was submitted, appended by the submitter alone."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from rlsweep.store.files import sync_folder
+from rlsweep.store.layout import SweepFolder
+from rlsweep.store.rows import Row, append_bytes, open_for_append, read_rows, to_line
+
+
+@dataclass(frozen=True)
+class Intent:
+    """One run that is wanted: its variant's name and key, its seed, what differs from the base, and its budget."""
+
+    run_key: str
+    variant: str
+    variant_key: str
+    seed: int
+    difference: dict[str, Any]
+    steps: int
+    time: float
+    """When it was asked for, unix seconds."""
+
+
+def read(folder: SweepFolder) -> list[Row]:
+    """All rows, oldest first; none where there is no ledger."""
+    return read_rows(folder.ledger)
+
+
+def append(folder: SweepFolder, rows: list[Row]) -> None:
+    """Add rows at the end, durably; the folder is made if need be.
+
+    A row is `{"kind": "intent", "time", "run_key", "variant", "variant_key", "seed", "difference", "steps"}` or
+    `{"kind": "attempt", "time", "run_key", "attempt"}`.
+    """
+    folder.path.mkdir(parents=True, exist_ok=True)
+    descriptor = open_for_append(folder.ledger)
+    try:
+        append_bytes(descriptor, b"".join(to_line(row) for row in rows))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_folder(folder.path)
+
+
+def wanted(folder: SweepFolder) -> list[Intent]:
+    """The newest intent of each (variant, seed), in the order they were first asked for.
+
+    Where a variant's name came to mean another recipe (its variant_key changed), the older intents are left out.
+    """
+    meaning: dict[str, str] = {}
+    newest: dict[tuple[str, int], Intent] = {}
+    for row in read(folder):
+        if row["kind"] == "intent":
+            intent = Intent(**{name: value for name, value in row.items() if name != "kind"})
+            meaning[intent.variant] = intent.variant_key
+            newest[intent.variant, intent.seed] = intent
+    return [intent for intent in newest.values() if intent.variant_key == meaning[intent.variant]]

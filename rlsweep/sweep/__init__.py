@@ -1,0 +1,1 @@
+"""Axes of a recipe, and the runs they make."""

@@ -1,0 +1,99 @@
+"""A quiet MLflow client whose failures are one sentence, and the creation of a SQLite store."""
+
+import logging
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlsweep.track.where import Tracking, TrackingError, network_filesystem
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+# No network call but to the tracking server, nothing printed, and an end within a minute where that server hangs:
+# MLflow alone would wait 120 s and try 7 times more.
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
+_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+_LOGGERS = ("mlflow", "alembic", "sqlalchemy", "urllib3")
+_BUSY_S = 20.0
+"""How long to wait for another process that writes to the SQLite file; MLflow waits as long."""
+
+
+@contextmanager
+def connected(tracking: Tracking) -> Iterator["MlflowClient"]:
+    """A client of the store, which is made first where it is a SQLite file that doesn't exist.
+
+    Whatever MLflow, its database or its server raise inside becomes a TrackingError of one sentence without credentials.
+    """
+    os.environ.update(_QUIET)
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        if tracking.file is not None:
+            _prepare(tracking.file, tracking.artifacts)
+        yield MlflowClient(tracking_uri=tracking.uri)
+    # ImportError: the driver of a database server. OSError: the disk that holds the store or its artifacts.
+    except (MlflowException, RequestException, SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
+        reason = tracking.scrub(" ".join(str(error).split())) or type(error).__name__
+        if len(reason) > 300:
+            reason = reason[:300] + "..."
+        raise TrackingError(
+            f"MLflow store {tracking.shown}: {reason}; the journals are complete, so nothing is lost: "
+            "run `rlsweep sync` again when the store is in order"
+        ) from error
+
+
+def _prepare(file: Path, artifacts: Path | None) -> None:
+    """Make the SQLite file, or see within bounded time that it is one and isn't locked."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _create(file, artifacts)
+    # MLflow takes a minute and a half to give up on a file it can't read; SQLite says it at once.
+    with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        database.execute("SELECT count(*) FROM sqlite_master")
+        database.execute("ROLLBACK")
+
+
+def _create(file: Path, artifacts: Path | None) -> None:
+    """Make the tables beside, then rename: migrations that are cut off, or run twice at once, leave a file that no MLflow
+    opens again."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    beside = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()
+        if network_filesystem(file.parent) is None:
+            with closing(sqlite3.connect(beside)) as database:
+                # Kept in the file. Readers and the writer don't wait for each other; needs memory shared by processes.
+                database.execute("PRAGMA journal_mode=WAL")
+        try:
+            os.link(beside, file)  # unlike a rename it doesn't replace the file of another process that was quicker
+        except FileExistsError:
+            return
+        except OSError:
+            if not file.exists():  # a file system without hard links
+                os.rename(beside, file)
+    finally:
+        for left in file.parent.glob(f"{beside.name}*"):
+            left.unlink()

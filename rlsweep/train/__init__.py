@@ -1,0 +1,1 @@
+"""One run: `python -m rlsweep.train RUN_DIR`."""

@@ -1,0 +1,106 @@
+"""`python -m rlsweep.train RUN_DIR [--attempt N]`: train the run of a folder, from its newest checkpoint if it has one.
+
+Exit codes: 0 done; 2 a recipe that can't be trained; 75 asked to stop, saved, wants to go on; 76 diverged; 1 any other
+error. `--prepare` only makes the embedded model that the run starts from, so that runs started together share it.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+from rlsweep.errors import RlsweepError
+from rlsweep.recipe.resolved import read_resolved
+from rlsweep.recipe.schema import Recipe
+from rlsweep.store import attempts, checkpoints, outcome
+from rlsweep.store.attempts import Attempt, Superseded
+from rlsweep.store.files import read_json, write_json
+from rlsweep.store.layout import Root, RunFolder
+from rlsweep.store.outcome import Outcome
+
+SAVED = 75
+DIVERGED = 76
+
+
+def main() -> int:
+    """Parse, train, write the outcome."""
+    started = time.monotonic()
+    parser = argparse.ArgumentParser(prog="python -m rlsweep.train", description="Train the run of a folder.")
+    parser.add_argument("run", type=Path, help="folder of the run: ROOT/runs/KEY, with its recipe.yaml")
+    parser.add_argument("--attempt", type=int, help="attempt that the launcher has claimed; default: claim the next")
+    parser.add_argument("--prepare", action="store_true", help="only make the model that the run starts from")
+    arguments = parser.parse_args()
+    run = RunFolder(arguments.run.resolve())
+    try:
+        recipe = read_resolved(run.recipe)
+        if arguments.prepare:
+            _source(recipe, run)
+            return 0
+        attempt = Attempt(run, arguments.attempt) if arguments.attempt else attempts.claim(run)
+        attempts.record_process(attempt)
+        return _train(recipe, run, attempt, started)
+    except Superseded as error:
+        print(f"rlsweep: {error}", file=sys.stderr)
+        return 1
+    except RlsweepError as error:
+        print(f"rlsweep: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> int:
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: asked.append(received))
+    try:
+        run.outcome.unlink(missing_ok=True)
+        ended = _run(recipe, run, attempt, lambda: bool(asked), started)
+    except Superseded:
+        raise
+    except Exception as error:
+        # Whatever it was, the folder must say that this attempt has failed and why; the traceback is in its log.
+        reached = checkpoints.newest(run)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        outcome.write(run, Outcome("failed", reached.step if reached else 0, reason, attempt.number))
+        if isinstance(error, RlsweepError):
+            raise
+        traceback.print_exc()
+        return 1
+    outcome.write(run, replace(ended, attempt=attempt.number))
+    print(f"{ended.state} at step {ended.step}: {ended.reason}", flush=True)
+    return {"finished": 0, "interrupted": SAVED, "diverged": DIVERGED}[ended.state]
+
+
+def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: object, started: float) -> Outcome:
+    import torch
+
+    from rlsweep.train.loop import train
+    from rlsweep.train.provenance import collect
+    from rlsweep.train.state import build
+
+    threads = recipe.execution.threads
+    if run.provenance.exists():
+        threads = read_json(run.provenance)["threads"]  # the thread count belongs to the run, not to the attempt
+    torch.set_num_threads(threads)
+    write_json(run.provenance, collect(threads, recipe.execution.device))
+    state, length = build(recipe, run, attempt, _source(recipe, run), started)
+    say = f"one process, {state.accelerator.distributed_type}, {state.accelerator.device}, {threads} thread(s)"
+    print(f"attempt {attempt.number} from step {state.step}: {say}", flush=True)
+    return train(state, length, stop, lambda text: print(text, flush=True))  # type: ignore[arg-type]
+
+
+def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    from rlsweep.train.warm_start import model_source
+
+    logging.disable_progress_bar()
+    return model_source(recipe, Root(run.path.parent.parent).models)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

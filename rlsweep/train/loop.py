@@ -1,0 +1,91 @@
+"""The training loop: named stages over one state."""
+
+import time
+from collections.abc import Callable
+
+from rlsweep.store.journal import Journal, rewind
+from rlsweep.store.outcome import Outcome
+from rlsweep.train.admission import finish_before_training, must_publish
+from rlsweep.train.evaluate import evaluate
+from rlsweep.train.intake import Graded
+from rlsweep.train.state import State, save
+from rlsweep.train.update import Diverged, select, update
+
+Say = Callable[[str], None]
+
+
+def train(state: State, journal_length: int, stop: Callable[[], bool], say: Say) -> Outcome:
+    """Go on from `state` to the recipe's budget, or until `stop()` is true after a step; how it ended.
+
+    `journal_length` is the part of the journal, in bytes, that belongs to `state`; later rows are taken back first.
+    """
+    rewind(state.run, state.attempt, journal_length)
+    with Journal(state.run, state.attempt) as journal:
+        if journal.length == 0:
+            _measure(state, journal, say)
+        state.clock.switch("training")
+        try:
+            while state.step < state.recipe.budget.steps:
+                _step(state, journal, say)
+                if stop():
+                    _checkpoint(state, journal)
+                    return Outcome("interrupted", state.step, "asked to stop; saved")
+        except Diverged as error:
+            return Outcome("diverged", state.step, str(error))
+        _checkpoint(state, journal)
+    return Outcome("finished", state.step, "reached its budget")
+
+
+def _step(state: State, journal: Journal, say: Say) -> None:
+    """Sample, train, publish; then evaluate and save where they are due."""
+    began = time.monotonic()
+    state.intake.admit(state.engine, state.step)
+    needed = finish_before_training(state.recipe.off_policy, state.step)
+    groups = state.intake.take(state.engine, needed, state.step)
+    sampled = time.monotonic()
+    metrics = _learn(state, groups)
+    state.step += 1
+    _publish(state)
+    metrics |= {
+        "time/generation_s": sampled - began,
+        "time/training_s": time.monotonic() - sampled,
+        **state.stream.metrics(),
+        **state.clock.metrics(),
+    }
+    journal.append({"kind": "step", "step": state.step, "time": time.time(), "metrics": metrics})
+    budget = state.recipe.budget.steps
+    if state.step % state.recipe.evaluation.every == 0 or state.step == budget:
+        _measure(state, journal, say)
+    if state.step % state.recipe.execution.checkpoint_every == 0 and state.step != budget:
+        _checkpoint(state, journal)
+
+
+def _learn(state: State, groups: list[Graded]) -> dict[str, float]:
+    """Update the policy on the groups of one batch; the curriculum sees each of them, trained on or not."""
+    for group in groups:
+        state.stream.observe(group.prompt_index, group.correct, len(group.rollouts))
+    batch, seen = select(state.recipe, groups)
+    learned = update(state.recipe, state.model, state.optimizer, state.accelerator, batch, state.step)
+    state.clock.trained(batch.tokens)
+    return seen | learned
+
+
+def _publish(state: State) -> None:
+    if must_publish(state.recipe.off_policy, state.step):
+        state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
+
+
+def _measure(state: State, journal: Journal, say: Say) -> None:
+    """Evaluate the current version; the engine is given it first, whatever the off-policy scheme publishes."""
+    with state.clock.spending("evaluation"):
+        state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
+        row = evaluate(state.recipe, state.task, state.tokens, state.intake, state.engine, state.step)
+    row["metrics"] |= state.clock.metrics()
+    row["time"] = time.time()
+    journal.append(row)
+    say(f"step {state.step}/{state.recipe.budget.steps}: pass rate {row['metrics']['evaluation/pass_rate']:.3f}")
+
+
+def _checkpoint(state: State, journal: Journal) -> None:
+    with state.clock.spending("saving"):
+        save(state, journal)

@@ -1,0 +1,149 @@
+"""One optimizer step on a batch of graded groups: filters, advantages, weights, micro-batches, gradient."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+
+from rlsweep.model.logprobs import pack, response_logprobs
+from rlsweep.recipe.schema import Recipe
+from rlsweep.rollout.protocol import Rollout
+from rlsweep.train.advantages import advantages, zero_variance
+from rlsweep.train.aggregation import aggregate, weights
+from rlsweep.train.intake import Graded
+from rlsweep.train.losses import LossStatistics, is_sequence_loss, policy_loss
+from rlsweep.train.rewards import correct, reward
+
+
+class Diverged(Exception):
+    """A loss or gradient that is not finite: the run ends, its last good checkpoint stays."""
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """N rollouts that are trained on, with one advantage [N] and one aggregation weight [N] each."""
+
+    prompts: list[tuple[int, ...]]
+    rollouts: list[Rollout]
+    advantage: torch.Tensor
+    weight: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and response tokens."""
+        return sum(map(len, self.prompts)) + sum(len(rollout.tokens) for rollout in self.rollouts)
+
+
+def select(recipe: Recipe, groups: Sequence[Graded]) -> tuple[TrainingBatch, dict[str, float]]:
+    """Filter groups, reward what is left, and give each rollout its advantage and weight over the whole batch."""
+    outcomes = [outcome for group in groups for outcome in group.outcomes]
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    group_index = torch.tensor([place for place, group in enumerate(groups) for _ in group.rollouts])
+    rewards = reward(recipe.reward, recipe.length, outcomes, [len(rollout.tokens) for rollout in rollouts])
+    flat = zero_variance(correct(outcomes), group_index)
+    kept = torch.ones_like(flat) if recipe.curriculum.zero_variance == "keep" else ~flat
+    chosen = kept[group_index].nonzero().squeeze(-1)
+    trained = [rollouts[row] for row in chosen.tolist()]
+    counted = torch.tensor([len(rollout.tokens) - sum(rollout.forced) for rollout in trained], dtype=torch.long)
+    batch = TrainingBatch(
+        prompts=[groups[int(group_index[row])].prompt for row in chosen.tolist()],
+        rollouts=trained,
+        advantage=advantages(recipe.normalization, rewards[chosen], group_index[chosen]).float(),
+        weight=weights(
+            recipe.aggregation,
+            group_index[chosen],
+            counted,
+            recipe.sampling.max_tokens,
+            sequence_loss=is_sequence_loss(recipe.loss),
+        ),
+    )
+    return batch, {
+        "train/reward": float(rewards.mean()),
+        "train/pass_rate": outcomes.count("correct") / len(outcomes),
+        "train/groups_generated": len(groups),
+        "train/groups_trained": int(kept.sum()),
+        "train/groups_zero_variance": int(flat.sum()),
+        "train/response_tokens": sum(len(rollout.tokens) for rollout in rollouts) / len(rollouts),
+        "train/truncated": sum(rollout.finish == "length" for rollout in rollouts) / len(rollouts),
+        "train/interrupted": sum(any(rollout.forced) for rollout in rollouts) / len(rollouts),
+    }
+
+
+def update(
+    recipe: Recipe,
+    model: torch.nn.Module,
+    optimizer: AcceleratedOptimizer,
+    accelerator: Accelerator,
+    batch: TrainingBatch,
+    version: int,
+) -> dict[str, float]:
+    """Train policy `version` on the batch and return what was measured. Diverged if anything is not finite.
+
+    A batch without rollouts (every group was filtered) leaves weights and moments as they are.
+    """
+    if not batch.rollouts:
+        return {"train/loss": 0.0, "train/lr": learning_rate(recipe, version)}
+    statistics, loss_sum, entropy_sum = LossStatistics(), 0.0, 0.0
+    for rows in micro_batches(batch, recipe.execution.microbatch_tokens):
+        rollouts = [batch.rollouts[row] for row in rows]
+        packed = pack([batch.prompts[row] for row in rows], [r.tokens for r in rollouts], accelerator.device)
+        logp, entropy = response_logprobs(
+            model,
+            packed,
+            temperature=recipe.sampling.temperature,
+            dtype=recipe.model.dtype,
+            head_dtype=recipe.model.head_dtype,
+        )
+        behaviour = _padded([r.logprobs for r in rollouts], logp)
+        mask = packed.valid & ~_padded([r.forced for r in rollouts], packed.valid)
+        loss, measured = policy_loss(recipe.loss, logp, behaviour, batch.advantage[rows].to(logp.device), mask)
+        total = aggregate(loss, batch.weight[rows].to(logp.device))
+        # Frameworks average gradients over ranks, while the weights already hold the whole batch's divisor.
+        accelerator.backward(total * accelerator.num_processes)
+        statistics = statistics.merge(measured)
+        loss_sum += float(total.detach())
+        entropy_sum += float(entropy[mask].sum())
+    norm = float(accelerator.clip_grad_norm_(model.parameters(), recipe.optimizer.grad_clip))
+    if not math.isfinite(loss_sum) or not math.isfinite(norm):
+        raise Diverged(f"loss {loss_sum}, gradient norm {norm} at step {version + 1}")
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(recipe, version)
+    optimizer.step()
+    optimizer.zero_grad()
+    lags = [(version - v, end - start) for r in batch.rollouts for v, start, end in r.versions]
+    return {
+        "train/loss": loss_sum,
+        "train/grad_norm": norm,
+        "train/lr": learning_rate(recipe, version),
+        "train/entropy": entropy_sum / max(statistics.tokens, 1),
+        "train/lag_mean": sum(lag * tokens for lag, tokens in lags) / sum(tokens for _, tokens in lags),
+        "train/lag_max": max(lag for lag, _ in lags),
+        **statistics.metrics(),
+    }
+
+
+def learning_rate(recipe: Recipe, version: int) -> float:
+    """Rate of the step that trains policy `version`: linear warm-up, then constant."""
+    return recipe.optimizer.lr * min(1.0, (version + 1) / max(recipe.optimizer.warmup_steps, 1))
+
+
+def micro_batches(batch: TrainingBatch, most_tokens: int) -> list[list[int]]:
+    """Rows of the batch in micro-batches of at most `most_tokens` padded tokens (one row at least), like lengths together."""
+    lengths = [len(p) + len(r.tokens) for p, r in zip(batch.prompts, batch.rollouts, strict=True)]
+    parts: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        # Rows come longest first, so the first row of a part is its width.
+        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= most_tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+def _padded(rows: Sequence[Sequence[float | bool]], like: torch.Tensor) -> torch.Tensor:
+    """Ragged rows as a tensor of the shape and type of `like`, zero beyond their ends."""
+    width = like.shape[1]
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=like.dtype, device=like.device)

@@ -1,0 +1,60 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rlsweep.errors import RlsweepError
+from rlsweep.store import files
+
+
+def test_a_file_is_replaced_whole_and_nothing_is_left_beside(tmp_path: Path) -> None:
+    path = tmp_path / "réglages du soir" / "outcome.json"
+    path.parent.mkdir()
+    files.write_json(path, {"état": "été", "n": 1})
+    files.write_json(path, {"n": 2})
+    assert files.read_json(path) == {"n": 2}
+    assert os.listdir(path.parent) == ["outcome.json"]
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+def test_a_crash_while_writing_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"old": True})
+
+    def fail(*_: object) -> None:
+        raise OSError("disk gone")
+
+    monkeypatch.setattr(os, broken, fail)
+    with pytest.raises(OSError, match="disk gone"):
+        files.write_json(path, {"new": True})
+    monkeypatch.undo()
+    assert files.read_json(path) == {"old": True}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"old": True})
+    with pytest.raises(TypeError):
+        files.write_json(path, {"new": object()})
+    assert files.read_json(path) == {"old": True}
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    files.write_json(path, {"a": [float("nan"), float("inf"), 1.5], "b": {"c": (float("-inf"), 2)}})
+    text = path.read_text()
+    assert "NaN" not in text and "Infinity" not in text
+    assert json.loads(text) == {"a": [None, None, 1.5], "b": {"c": [None, 2]}}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("{")
+    with pytest.raises(RlsweepError, match="a.json: not valid JSON"):
+        files.read_json(path)
+    with pytest.raises(FileNotFoundError):
+        files.read_json(tmp_path / "none.json")

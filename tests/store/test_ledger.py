@@ -1,0 +1,69 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsweep.store import ledger
+from rlsweep.store.layout import Root, SweepFolder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepFolder:
+    return Root(tmp_path / "dossier à moi").sweep("scalerl tiny é")
+
+
+def intent(run_key: str, variant: str, variant_key: str, seed: int = 0, steps: int = 10) -> dict[str, Any]:
+    return {
+        "kind": "intent",
+        "time": 1.0,
+        "run_key": run_key,
+        "variant": variant,
+        "variant_key": variant_key,
+        "seed": seed,
+        "difference": {"loss.type": variant},
+        "steps": steps,
+    }
+
+
+def keys(sweep: SweepFolder) -> list[str]:
+    return [found.run_key for found in ledger.wanted(sweep)]
+
+
+def test_rows_are_added_and_read_in_order(sweep: SweepFolder) -> None:
+    assert ledger.read(sweep) == [] and ledger.wanted(sweep) == []
+    rows = [intent("a", "base", "A"), {"kind": "attempt", "time": 2.0, "run_key": "a", "attempt": 1}]
+    ledger.append(sweep, rows[:1])
+    ledger.append(sweep, rows[1:])
+    ledger.append(sweep, [])
+    assert ledger.read(sweep) == rows
+    found = ledger.wanted(sweep)[0]
+    assert (found.run_key, found.variant, found.seed, found.steps, found.difference) == (
+        "a",
+        "base",
+        0,
+        10,
+        {"loss.type": "base"},
+    )
+
+
+def test_a_torn_last_row_is_cut_off_by_the_next(sweep: SweepFolder) -> None:
+    ledger.append(sweep, [intent("a", "base", "A"), intent("b", "loss=dapo", "B")])
+    sweep.ledger.write_bytes(sweep.ledger.read_bytes()[:-5])
+    assert keys(sweep) == ["a"]
+    ledger.append(sweep, [intent("c", "loss=gspo", "C")])
+    assert keys(sweep) == ["a", "c"]
+
+
+def test_the_newest_intent_of_a_variant_and_seed_counts(sweep: SweepFolder) -> None:
+    ledger.append(
+        sweep, [intent("a", "base", "A"), intent("b", "base", "A", seed=1), intent("a", "base", "A", steps=99)]
+    )
+    assert [(found.run_key, found.steps) for found in ledger.wanted(sweep)] == [("a", 99), ("b", 10)]
+
+
+def test_a_variant_that_came_to_mean_another_recipe_leaves_its_old_runs(sweep: SweepFolder) -> None:
+    ledger.append(sweep, [intent("a0", "base", "A"), intent("a1", "base", "A", seed=1), intent("d0", "loss=dapo", "D")])
+    ledger.append(sweep, [intent("b0", "base", "B")])
+    assert keys(sweep) == ["b0", "d0"]
+    ledger.append(sweep, [intent("a0", "base", "A")])
+    assert keys(sweep) == ["a0", "a1", "d0"]
