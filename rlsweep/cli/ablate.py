@@ -138,6 +138,6 @@ def _sync(root: "Root", name: str) -> None:
         from rlsweep.track import sync
 
         sync(root, name, say=lambda text: click.echo(text, err=True))
-    except Exception as error:  # noqa: BLE001 - MLflow's errors have no common base; none may cost a run its result
+    except Exception as error:  # MLflow's errors have no common base, and none may cost a run its result
         click.echo(f"warning: MLflow was not updated: {error}", err=True)
         click.echo(f"The runs are whole; to try again: rlsweep sync {name}", err=True)

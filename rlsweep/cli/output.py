@@ -1,4 +1,4 @@
-"""What commands print: aligned columns on a terminal, tab-separated rows elsewhere; notes never mix with rows in a pipe."""
+"""What commands print: columns on a terminal, tab-separated rows elsewhere; in a pipe, notes don't mix with rows."""
 
 import json
 import os

@@ -16,20 +16,17 @@ def sync(sweep: str | None, root: str | None, as_json: bool) -> None:
 
     The store is the one MLFLOW_TRACKING_URI names, else a SQLite file under the root.
     """
-    from rlsweep.errors import RlsweepError, UsageError
+    from rlsweep.cli.runs import find_sweep
+    from rlsweep.errors import RlsweepError
     from rlsweep.store.layout import find_root
     from rlsweep.track import sync as send
 
     place = find_root(root)
-    if sweep is None:
-        sweeps = place.all_sweeps()
-        if not sweeps:
-            raise UsageError(f"there is no sweep under {place.path} yet")
-        sweep = sweeps[-1].name
-    result = send(place, sweep, say=lambda text: click.echo(text, err=True))
+    name = find_sweep(place, sweep).name
+    result = send(place, name, say=lambda text: click.echo(text, err=True))
     if as_json:
         print_json(asdict(result))
     elif not result.skipped:
-        note(f"{sweep}: {result.points} points sent, {result.runs} runs in {result.store}")
+        note(f"{name}: {result.points} points sent, {result.runs} runs in {result.store}")
     if result.problems:
         raise RlsweepError(f"{len(result.problems)} of the sweep's runs could not be sent")

@@ -1,7 +1,6 @@
 """The curves of a sweep or a run as MLflow has them: the same as those of the journals."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,7 @@ def from_mlflow(source: str, root: Root, *, unit: str | None = None) -> list[Cur
 
 
 def _runs(client: "MlflowClient", source: str) -> list["Run"]:
-    """The runs that stand for what is wanted now: neither superseded nor of a variant that came to mean another recipe."""
+    """The runs that stand for what is wanted now: not superseded, nor of a variant that came to mean another recipe."""
     if not source.isprintable() or "'" in source:
         raise UsageError(f"{source!r} names neither a sweep nor an MLflow run")
     experiments = _experiments(client)
@@ -80,7 +79,7 @@ def _experiments(client: "MlflowClient") -> list[str]:
             return ids
 
 
-def _search(client: "MlflowClient", experiments: Sequence[str], filter_string: str) -> list["Run"]:
+def _search(client: "MlflowClient", experiments: list[str], filter_string: str) -> list["Run"]:
     runs: list[Run] = []
     token = None
     while True:

@@ -4,7 +4,16 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The step of an evaluation and its pass rate."""
+
+    step: int
+    pass_rate: float
 
 
 class Display(Protocol):
@@ -16,8 +25,8 @@ class Display(Protocol):
     def started(self, key: str, name: str, total: int, note: str) -> None:
         """A run is at work from here on, as `note` says."""
 
-    def progress(self, key: str, step: int, pass_rate: float | None) -> None:
-        """Where a run is; `pass_rate` is its newest evaluation's."""
+    def progress(self, key: str, step: int, evaluation: Evaluated | None) -> None:
+        """Where a run is, and its newest evaluation."""
 
     def ended(self, key: str, text: str) -> None:
         """A run ended as `text` says."""
@@ -47,13 +56,12 @@ class Lines:
         self._runs[key] = (name, total)
         self.say(f"{key} {name}: {note}")
 
-    def progress(self, key: str, step: int, pass_rate: float | None) -> None:
+    def progress(self, key: str, step: int, evaluation: Evaluated | None) -> None:
         name, total = self._runs[key]
-        tenth = 10 * step // total
-        if pass_rate is None or tenth == self._tenth.get(key):
+        if evaluation is None or 10 * evaluation.step // total == self._tenth.get(key):
             return
-        self._tenth[key] = tenth
-        self.say(f"{key} {name}: step {step}/{total}, pass rate {pass_rate:.3f}")
+        self._tenth[key] = 10 * evaluation.step // total
+        self.say(f"{key} {name}: step {evaluation.step}/{total}, pass rate {evaluation.pass_rate:.3f}")
 
     def ended(self, key: str, text: str) -> None:
         self._tenth.pop(key, None)
@@ -89,8 +97,8 @@ class Bars:
         self._names[key] = name
         _quietly(lambda: self._tasks.update({key: self._progress.add_task(name, total=total, rate=note)}))
 
-    def progress(self, key: str, step: int, pass_rate: float | None) -> None:
-        rate = "" if pass_rate is None else f"pass rate {pass_rate:.3f}"
+    def progress(self, key: str, step: int, evaluation: Evaluated | None) -> None:
+        rate = "" if evaluation is None else f"pass rate {evaluation.pass_rate:.3f}"
         _quietly(lambda: self._progress.update(self._tasks[key], completed=step, rate=rate))
 
     def ended(self, key: str, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlsweep.launch.display import Evaluated
 from rlsweep.launch.state import look
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt, Superseded
@@ -30,7 +31,7 @@ class Job:
     process: subprocess.Popen[bytes] | None
     ours: bool
     step: int = 0
-    pass_rate: float | None = None
+    evaluation: Evaluated | None = None
     _offset: int = field(default=0, repr=False)
 
     @property
@@ -80,7 +81,8 @@ class Job:
             row = parse(line)
             if row is not None:
                 self.step = row["step"]
-                self.pass_rate = row["metrics"].get("evaluation/pass_rate", self.pass_rate)
+                if row["kind"] == "evaluation":
+                    self.evaluation = Evaluated(row["step"], row["metrics"]["evaluation/pass_rate"])
         return whole > 0
 
     def settle(self, asked: bool) -> Outcome | None:

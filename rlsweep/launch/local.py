@@ -105,8 +105,8 @@ class _Runner:
             return
         if job is not None:
             self.jobs.append(job)
-            whose = "" if job.process else ", found at work"
-            self.show.started(run.key, job.name, run.recipe.budget.steps, f"attempt {job.attempt.number}{whose}")
+            note = f"attempt {job.attempt.number} {'started' if job.process else 'found at work'}"
+            self.show.started(run.key, job.name, run.recipe.budget.steps, note)
 
     def _started(self, run: Run) -> Job | None:
         folder = self.root.run(run.key)
@@ -137,7 +137,7 @@ class _Runner:
             # Asking after an attempt of another launcher reads files: as rarely as the journals are read.
             ended = job.done() if job.process is not None or follow else False
             if (follow or ended) and job.follow():
-                self.show.progress(job.run.key, job.step, job.pass_rate)
+                self.show.progress(job.run.key, job.step, job.evaluation)
             if ended:
                 self.jobs.remove(job)
                 self._ended(job)
@@ -154,7 +154,7 @@ class _Runner:
             self.show.ended(key, "left by its launcher, or taken over")
             self._again(job.run)
         elif ended.state == "finished":
-            rate = "" if job.pass_rate is None else f", pass rate {job.pass_rate:.3f}"
+            rate = f", pass rate {job.evaluation.pass_rate:.3f}" if job.evaluation else ""
             self.show.ended(key, f"finished at step {ended.step}{rate}")
             if job.process is None and ended.step < job.run.recipe.budget.steps:
                 self._again(job.run)  # it was started with a lower budget

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 from rlsweep.recipe.schema import Recipe
 
@@ -24,7 +25,7 @@ def missing(recipe: Recipe) -> str | None:
 
 
 def _has_gpu() -> bool:
-    return os.path.exists("/dev/nvidia0") or shutil.which("nvidia-smi") is not None
+    return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
 
 
 def _has_slurm() -> bool:

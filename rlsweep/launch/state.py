@@ -1,6 +1,5 @@
 """The state of a run, told from its folder and its process; nothing about it is stored."""
 
-import os
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -59,7 +58,7 @@ def _silence(attempt: Attempt) -> float:
     heard = 0.0
     for path in (attempt.run.journal, attempt.log, attempt.process):
         try:
-            heard = max(heard, os.stat(path).st_mtime)
+            heard = max(heard, path.stat().st_mtime)
         except FileNotFoundError:
             continue
     return max(0.0, time.time() - heard)

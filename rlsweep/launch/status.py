@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from rlsweep.launch.state import State, look
+from rlsweep.launch.state import STATES, State, look
 from rlsweep.store import ledger
 from rlsweep.store.journal import newest_row
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
@@ -33,11 +33,9 @@ def status(sweep: SweepFolder, root: Root) -> list[RunStatus]:
 
 
 def counts(runs: list[RunStatus]) -> dict[State, int]:
-    """How many runs are in each state that occurs, the most frequent first."""
-    found: dict[State, int] = {}
-    for run in runs:
-        found[run.state] = found.get(run.state, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    """How many runs are in each state that occurs."""
+    found = {state: sum(run.state == state for run in runs) for state in STATES}
+    return {state: number for state, number in found.items() if number}
 
 
 def _of_run(intent: Intent, folder: RunFolder) -> RunStatus:

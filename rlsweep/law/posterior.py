@@ -15,8 +15,8 @@ C_MID_RANGE = 0.02, 40.0  # times the largest compute
 
 PRIORS = (
     "log B ~ Normal(log 1.6, .65); C_mid log-uniform between .02 and 40 times the largest compute; (R0, A) uniform on "
-    "0 <= R0 <= A <= 1; training wander of sd 0 to .024 with correlation .5 or .85 between evaluations; between seeds an sd of "
-    ".01 in A and .08 in log C_mid, with two or more seeds also 3 (prior weight .15) or 10 times (.05) that"
+    "0 <= R0 <= A <= 1; training wander of sd 0 to .024 with correlation .5 or .85 between evaluations; between seeds "
+    "an sd of .01 in A and .08 in log C_mid, with two or more seeds also 3 (prior weight .15) or 10 times (.05) that"
 )
 
 _COARSE, _FINE = (28, 20), (36, 28)  # cells along log C_mid and log B

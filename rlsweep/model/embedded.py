@@ -29,7 +29,7 @@ def new_model(section: Embedded, vocabulary: int) -> Qwen3ForCausalLM:
             intermediate_size=section.feed_forward,
             max_position_embeddings=LONGEST,
             tie_word_embeddings=True,
-            initializer_range=0.02,
+            initializer_range=0.1,
             bos_token_id=None,
             pad_token_id=0,
             eos_token_id=1,

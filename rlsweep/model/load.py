@@ -8,19 +8,25 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from rlsweep.errors import RecipeError
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+
 
 def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrainedModel, Any]:
     """Model with float32 parameters (training keeps master weights; precision is chosen per forward) and its tokenizer.
 
     RecipeError where the folder or hub entry holds no usable model, or no tokenizer with an end-of-sequence token.
     """
+    folder = Path(source)
+    # For some architectures an empty tokenizer is made up where the folder holds none.
+    if (folder / "config.json").is_file() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise RecipeError(f"model.path: '{source}' holds no tokenizer; it needs one of {', '.join(TOKENIZER_FILES)}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, trust_remote_code=False, dtype=torch.float32
         )
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RecipeError(f"model.path: '{source}' holds no causal language model with its tokenizer: {first}") from None
     if tokenizer.eos_token_id is None:
         raise RecipeError(f"model.path: the tokenizer of '{source}' names no end-of-sequence token")

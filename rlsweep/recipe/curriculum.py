@@ -12,10 +12,10 @@ class Curriculum:
 
     zero_variance: Literal["drop", "keep"] = "drop"
     """What happens to a group whose answers are all right or all wrong: dropped without refill, or kept and
-    counted in the denominators (ScaleRL 3.6: drop)."""
+    counted in the denominators (ScaleRL 3.2: drop)."""
     no_positive_resampling: float | None = 0.9
     """A prompt whose pass rate so far reaches this is not asked again from the next epoch on; null asks all prompts
-    for ever (ScaleRL 3.7: 0.9)."""
+    for ever (ScaleRL 3.2: 0.9)."""
 
     def __post_init__(self) -> None:
         rate = self.no_positive_resampling

@@ -1,4 +1,4 @@
-"""From a sweep's folders to its report: what was wanted, what is there, the law of each variant, and who beats the base."""
+"""From a sweep's folders to its report: what was wanted, what is there, each variant's law, how it compares."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,8 +30,9 @@ class _Variant:
 
 
 def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
-    """The report of a sweep as it stands now; `unit` is one of UNITS, by default device_hours with accelerators, else flops.
+    """The report of a sweep as it stands now.
 
+    `unit` is one of UNITS, by default device_hours where a run had an accelerator, else flops.
     UsageError where the sweep has no ledger, RlsweepError where a file is damaged. Runs that failed, diverged or never
     began keep their row.
     """

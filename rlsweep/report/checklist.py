@@ -1,4 +1,4 @@
-"""How the numbers were made: what a reader needs to judge them and to make them again ((Mis)Fitting, arXiv 2502.18969)."""
+"""How the numbers were made: what it takes to judge them and to make them again ((Mis)Fitting, arXiv 2502.18969)."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,18 +14,19 @@ from rlsweep.store.layout import SweepFolder
 from rlsweep.store.metrics import METRICS
 
 _LAW = (
-    "R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B), 0 <= R0 <= A <= 1 (ScaleRL, arXiv 2510.13786, Eq. 1). A: pass rate with "
-    "unlimited compute; C_mid: compute at which half of the gain is made; B: steepness; R0: pass rate before training"
+    "R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B), 0 <= R0 <= A <= 1 (ScaleRL, arXiv 2510.13786, Eq. 1). A: pass rate "
+    "with unlimited compute; C_mid: compute at which half of the gain is made; B: steepness; R0: pass rate before "
+    "training"
 )
 _NOISE = (
-    "sampling noise from the counts of every prompt, training wander that is correlated between evaluations, and seeds' own "
-    "offsets in A and C_mid; summed over, not fixed"
+    "sampling noise from the counts of every prompt, training wander that is correlated between evaluations, and "
+    "seeds' own offsets in A and C_mid; summed over, not fixed"
 )
 _SEEDS = (
     "pooled in one fit a variant. Final pass rate: mean over seeds at the last step they share; its 90% interval holds "
     "sampling noise and the spread between seeds, the latter averaged with an assumed sd of .01 that counts as "
-    f"{PRIOR_SEEDS} seeds (with one seed: assumed alone). The prompts are taken as given: intervals don't cover another "
-    "choice of prompts"
+    f"{PRIOR_SEEDS} seeds (with one seed: assumed alone). The prompts are taken as given: intervals don't cover "
+    "another choice of prompts"
 )
 
 

@@ -13,19 +13,15 @@ from rlsweep.report.words import answer, sentence, standings
 def to_html(report: Report) -> str:
     """The whole page."""
     import jinja2
-    from markupsafe import Markup
 
     styles = looks([row.name for row in report.variants], report.base)
     drawn = [row for row in report.variants if row.fit is not None]
     # What is measured differently has a picture of its own and none together with the others.
     together = [row for row in drawn if not row.incomparable]
     base = next((row for row in drawn if row.name == report.base), None)
+    wide = len(drawn) == 1
     facets = [
-        (
-            row,
-            Markup(plots.facet(row, None if row.incomparable else base, styles, report.unit, wide=len(drawn) == 1)),
-            legend(row),
-        )
+        (row, plots.facet(row, None if row.incomparable else base, styles, report.unit, wide=wide), legend(row))
         for row in drawn
     ]
     environment = jinja2.Environment(
@@ -40,14 +36,12 @@ def to_html(report: Report) -> str:
         styles=styles,
         headings=headings(report),
         variants=[(row, cells(row), sentence(row, report)) for row in report.variants],
-        overview=Markup(plots.overview(together, styles, report.unit)) if len(together) > 1 else None,
+        overview=plots.overview(together, styles, report.unit) if len(together) > 1 else None,
         drawn=drawn,
         together=together,
         apart=[row for row in drawn if row.incomparable],
         facets=facets,
-        forests=[Markup(plots.forest(together, styles, name, report.unit)) for name in ("A", "C_mid")]
-        if together
-        else [],
+        forests=[plots.forest(together, styles, name, report.unit) for name in ("A", "C_mid")] if together else [],
         beyond=tick(plots.BEYOND),
         run_headings=RUN_HEADINGS,
         runs=[(styles[row.name], run, run_cells(run, report.unit)) for row in report.variants for run in row.runs],

@@ -1,4 +1,4 @@
-"""The report's pictures as inline SVG: no scripts, no date, no random ids, so that the same numbers give the same bytes."""
+"""The report's pictures as inline SVG, without scripts, date or random ids: the same numbers give the same bytes."""
 
 import io
 import math
@@ -25,7 +25,7 @@ _GAP = 2.4
 """Step 0 stands at the first point's compute divided by this: the log axis has no place of its own for it."""
 
 _INK = "#3a3f47"
-_RC: dict[str, Any] = {
+_RC: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlsweep",
     "text.parse_math": False,  # names come from people: a dollar sign is a dollar sign
@@ -62,7 +62,7 @@ def overview(rows: Sequence[VariantRow], styles: dict[str, Look], unit: str) -> 
 
 
 def facet(row: VariantRow, base: VariantRow | None, styles: dict[str, Look], unit: str, *, wide: bool = False) -> str:
-    """One variant: its evaluations with 90% error bars, its law, the base's law in grey, and what the law leaves over."""
+    """One variant: evaluations with 90% error bars, its law, the base's law in grey; below, the residuals."""
     with _figure(f"facet-{list(styles).index(row.name)}", (5.6, 4.2) if wide else (3.5, 3.5)) as (figure, svg):
         axes, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.0, 1.0]})
         start = _start([row])

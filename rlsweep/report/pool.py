@@ -9,7 +9,7 @@ from rlsweep.law.fit import Quantity
 from rlsweep.law.noise import SEED_SD_CEILING
 
 PRIOR_SEEDS = 3
-"""The assumed seed sd counts like the spread of so many further seeds: two or three seeds alone give a useless variance."""
+"""The assumed seed sd counts like the spread of so many more seeds: that of two or three alone is useless."""
 
 
 def common_step(curves: Sequence[Curve]) -> int | None:
@@ -25,7 +25,7 @@ def final_pass_rate(curves: Sequence[Curve], step: int | None) -> Quantity | Non
     spread between seeds beyond sampling, averaged with the assumed sd of .01 counted as PRIOR_SEEDS seeds; the interval
     takes Student's t with as many degrees of freedom. With one seed it is the assumed sd alone.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     found = [_at(curve, step) for curve in curves if curve.steps is not None and step in curve.steps]
     if not found:
@@ -36,7 +36,7 @@ def final_pass_rate(curves: Sequence[Curve], step: int | None) -> Quantity | Non
     beyond = max(0.0, float(((rates - mean) ** 2).sum()) - (seeds - 1) * sampling / seeds)
     freedom = PRIOR_SEEDS + seeds - 1
     seed_variance = (PRIOR_SEEDS * SEED_SD_CEILING**2 + beyond) / freedom
-    half = float(t.ppf(0.95, freedom)) * (sampling / seeds**2 + seed_variance / seeds) ** 0.5
+    half = float(stdtrit(freedom, 0.95)) * (sampling / seeds**2 + seed_variance / seeds) ** 0.5
     return Quantity(mean, max(0.0, mean - half), min(1.0, mean + half))
 
 

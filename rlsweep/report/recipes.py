@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlsweep.errors import RlsweepError
+from rlsweep.recipe.nodes import Node, read_file
 from rlsweep.report.rows import Scalar
 from rlsweep.store.layout import SweepFolder
 
@@ -16,9 +16,9 @@ _NOT_LEARNT = ("name", "seed", "budget.", "execution.")
 
 
 def leaves(path: Path) -> dict[str, Scalar]:
-    """Dotted path -> value of a run's recipe.yaml, whatever schema it was written with; empty where there is no file."""
+    """Dotted path -> value of a recipe.yaml, whatever schema it was written with; empty where there is no file."""
     found: dict[str, Scalar] = {}
-    for key, value in _yaml(path).items():
+    for key, value in _entries(path).items():
         found |= {f"{key}.{name}": leaf for name, leaf in value.items()} if isinstance(value, dict) else {key: value}
     return found
 
@@ -39,7 +39,7 @@ def measured_differently(paths: Sequence[str]) -> tuple[str, ...]:
 
 def command(folder: SweepFolder) -> str:
     """The command that makes the sweep again; empty where its description was not written."""
-    spec = _yaml(folder.spec)
+    spec = _entries(folder.spec)
     if not spec:
         return ""
     words = ["rlsweep", "ablate", str(spec.get("recipe"))]
@@ -57,13 +57,17 @@ def command(folder: SweepFolder) -> str:
     return shlex.join(words)
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+def _entries(path: Path) -> dict[str, Any]:
+    """Content of a YAML file whose top is a map, as plain values; empty where there is no file. Raises RecipeError."""
+    if not path.exists():
         return {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RlsweepError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from error
-    return found if isinstance(found, dict) else {}
+    root = read_file(path)
+    if not isinstance(root.value, dict):
+        raise root.place.error("", f"{root} stands at the top; it must be a map")
+    return {key: _plain(node) for key, node in root.value.items()}
+
+
+def _plain(node: Node) -> Any:
+    if isinstance(node.value, dict):
+        return {key: _plain(each) for key, each in node.value.items()}
+    return [_plain(each) for each in node.value] if isinstance(node.value, list) else node.value

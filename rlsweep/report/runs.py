@@ -59,6 +59,7 @@ def _curve(run: RunFolder, status: RunStatus, unit: str) -> Curve:
     if unit != "steps":
         return from_run(run, status.variant, status.seed, unit)
     curve = from_run(run, status.variant, status.seed, "samples")
+    assert curve.steps is not None
     return replace(curve, unit=unit, compute=curve.steps)
 
 

@@ -8,7 +8,6 @@ from rlsweep.report.cells import NOT_IDENTIFIED, interval
 from rlsweep.report.numbers import listed, one_line, plural, rate, times
 from rlsweep.report.rows import Report, VariantRow
 
-
 _NAMED = 4
 """Up to so many variants the opening paragraph names each one with its ceiling."""
 
@@ -27,14 +26,14 @@ def sentence(row: VariantRow, report: Report) -> str:
 
 
 def against(comparison: Comparison) -> list[str]:
-    """What sets a variant apart from the base: ceilings if both are identified, compute to a common pass rate if reached."""
-    base = one_line(comparison.base)
+    """What sets a variant apart from the base: ceilings if both are identified, compute to a pass rate both reach."""
+    base, difference = one_line(comparison.base), comparison.difference
     parts = []
     if comparison.identified:
-        size = f"{_signed(comparison.difference.estimate)} [{_signed(comparison.difference.low)}, {_signed(comparison.difference.high)}]"
-        which = _side(comparison.difference, 0.0)
+        estimate, low, high = map(_signed, (difference.estimate, difference.low, difference.high))
+        which = _side(difference, 0.0)
         words = {1: "a higher ceiling than", -1: "a lower ceiling than", 0: "no clear difference in ceiling from"}
-        parts.append(f"{words[which]} {base} ({size})")
+        parts.append(f"{words[which]} {base} ({estimate} [{low}, {high}])")
     if comparison.target is None:
         return parts
     if comparison.ratio is None:
@@ -49,7 +48,7 @@ def answer(report: Report) -> str:
     measured = [row for row in report.variants if row.fit is not None]
     sentences = [f"{plural(len(report.variants), 'variant')}, {_states(report)}."]
     if measured:
-        sentences += _identified(measured)
+        sentences += _identified([row for row in measured if not row.incomparable])
     else:
         sentences.append(
             "No run has an evaluation after its start yet, so there is nothing to fit and nothing to compare."

@@ -41,7 +41,7 @@ def newest(run: RunFolder) -> Checkpoint | None:
 
 @contextmanager
 def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
-    """Yield an empty folder to fill; at the end it is synced and becomes the checkpoint of `step`, replacing an older one.
+    """Yield an empty folder to fill; at the end it is synced and becomes the checkpoint of `step`.
 
     On any error the folder is removed and nothing has changed. Superseded where a newer attempt owns the run.
     """
@@ -59,7 +59,7 @@ def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
         _sync_tree(beside)
         attempt.require_owner()
         _remove(target)
-        os.rename(beside, target)
+        beside.rename(target)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -77,7 +77,7 @@ def _remove(path: Path) -> None:
     """Take the name away before the content, so that no half-removed folder passes for a whole checkpoint."""
     gone = path.with_name(f".{path.name}.old-{secrets.token_hex(4)}")
     try:
-        os.rename(path, gone)
+        path.rename(gone)
     except FileNotFoundError:
         return
     shutil.rmtree(gone)
@@ -86,7 +86,7 @@ def _remove(path: Path) -> None:
 def _sync_tree(folder: Path) -> None:
     for path, _, names in os.walk(folder):
         for name in names:
-            descriptor = os.open(os.path.join(path, name), os.O_RDONLY)
+            descriptor = os.open(Path(path) / name, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:

@@ -90,7 +90,7 @@ def open_for_append(path: Path) -> int:
 
 
 def append_bytes(descriptor: int, data: bytes) -> None:
-    """Append whole lines. Where the disk is full, what was written of them is cut off again before the error is raised."""
+    """Append whole lines. Where the disk is full, what was written of them is cut off again, then the error raised."""
     size = os.fstat(descriptor).st_size
     written = 0
     try:

@@ -21,7 +21,7 @@ from rlsweep.sweep.axes import Axis, Choice, choices, parse_axis, refuse_overlap
 from rlsweep.sweep.request import Request, parse_seeds, read_request
 
 BASE = "base"
-"""Name of the variant that differs in nothing from the recipe."""
+"""Name of the recipe itself, where no axis states a value."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -164,7 +164,7 @@ def _runs(
     made: dict[tuple[Any, ...], Any] = {}
     differing: dict[tuple[str, Any], dict[str, Scalar]] = {}
     for point in points:
-        variant = ",".join(choice.label for choice in point if choice.differs) or BASE
+        variant = ",".join(choice.label for choice in point) or BASE
         try:
             changed = _changed(point, parts, made)
             recipes = [Recipe(name=draft.name, **{**parts, **changed, "seed": seed}) for seed in seeds]

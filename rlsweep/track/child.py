@@ -1,4 +1,4 @@
-"""What MLflow should say about one run, as its folder stands: state, tags, parameters, artifacts and the rows to send."""
+"""What MLflow should say about one run, as its folder stands: state, tags, parameters, artifacts and rows."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class Child:
-    """One begun run. Rows up to byte `covered` of `journal` may be sent: no resume takes them back, or the run is over."""
+    """One begun run. The rows before byte `covered` of `journal` may be sent: a checkpoint has them, or the run is over."""
 
     name: str
     key: str
@@ -151,7 +151,7 @@ def _provenance_tags(provenance: dict[str, Any]) -> dict[str, Any]:
 def _started(run: RunFolder) -> int:
     first = attempts.every(run)[0]
     try:
-        seconds = read_json(first.process)["started"]
+        seconds = float(read_json(first.process)["started"])
     except FileNotFoundError:  # claimed, and killed before its process was recorded
         seconds = first.path.stat().st_mtime
     return round(seconds * 1000)

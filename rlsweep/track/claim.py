@@ -95,7 +95,7 @@ def _holder(path: Path) -> str | None:
 def _rename(source: Path, target: Path) -> bool:
     """Whether the folder could be renamed: not where it is gone or where the target is a folder that isn't empty."""
     try:
-        os.rename(source, target)
+        source.rename(target)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
             raise

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlsweep.track.where import Tracking, TrackingError, network_filesystem
 
@@ -36,7 +36,7 @@ _BUSY_S = 20.0
 def connected(tracking: Tracking) -> Iterator["MlflowClient"]:
     """A client of the store, which is made first where it is a SQLite file that doesn't exist.
 
-    Whatever MLflow, its database or its server raise inside becomes a TrackingError of one sentence without credentials.
+    What MLflow, its database or its server raise inside becomes a TrackingError: one sentence, no credentials.
     """
     os.environ.update(_QUIET)
     for name, value in _PATIENCE.items():
@@ -49,9 +49,13 @@ def connected(tracking: Tracking) -> Iterator["MlflowClient"]:
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        if tracking.file is not None:
+        if tracking.file is None:
+            yield MlflowClient(tracking_uri=tracking.uri)
+        else:
             _prepare(tracking.file, tracking.artifacts)
-        yield MlflowClient(tracking_uri=tracking.uri)
+            # With WAL, a power cut can take the newest rows and never the rest: the next sync sends them again.
+            with _synchronous("NORMAL"):
+                yield MlflowClient(tracking_uri=tracking.uri)
     # ImportError: the driver of a database server. OSError: the disk that holds the store or its artifacts.
     except (MlflowException, RequestException, SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
         reason = tracking.scrub(" ".join(str(error).split())) or type(error).__name__
@@ -76,24 +80,44 @@ def _prepare(file: Path, artifacts: Path | None) -> None:
 
 
 def _create(file: Path, artifacts: Path | None) -> None:
-    """Make the tables beside, then rename: migrations that are cut off, or run twice at once, leave a file that no MLflow
-    opens again."""
+    """Make the tables beside, then give the file its name: migrations that are cut off, or run twice at once, leave a file
+    that no MLflow opens again."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     beside = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()
+        with _synchronous("OFF"):  # hundreds of small transactions on a file that has no name yet
+            SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()  # type: ignore[no-untyped-call]
         if network_filesystem(file.parent) is None:
             with closing(sqlite3.connect(beside)) as database:
                 # Kept in the file. Readers and the writer don't wait for each other; needs memory shared by processes.
                 database.execute("PRAGMA journal_mode=WAL")
+        with open(beside, "rb") as written:
+            os.fsync(written.fileno())
         try:
             os.link(beside, file)  # unlike a rename it doesn't replace the file of another process that was quicker
         except FileExistsError:
             return
         except OSError:
             if not file.exists():  # a file system without hard links
-                os.rename(beside, file)
+                beside.rename(file)
     finally:
         for left in file.parent.glob(f"{beside.name}*"):
             left.unlink()
+
+
+@contextmanager
+def _synchronous(level: str) -> Iterator[None]:
+    """Let SQLite connections that are opened inside sync to disk at this level."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def on_connect(connection: Any, _: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute(f"PRAGMA synchronous={level}")
+
+    event.listen(Engine, "connect", on_connect)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", on_connect)

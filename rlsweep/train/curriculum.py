@@ -13,7 +13,7 @@ class PromptStream:
     """An endless stream of prompt indices in epochs, and the pass rate of each prompt so far.
 
     Each epoch asks every prompt of the pool once, in an order drawn from (seed, epoch), except the excluded ones. With
-    no-positive-resampling (ScaleRL 3.7) a prompt is excluded from an epoch when its pass rate over all its visits so
+    no-positive-resampling (ScaleRL 3.2) a prompt is excluded from an epoch when its pass rate over all its visits so
     far, pooled, reaches the threshold at the moment the epoch begins, which is when its first prompt is asked; the set
     stays as it is until the next epoch. The paper doesn't say how it averages: pooling is our choice. If every prompt
     would be excluded, none is, and `exclusion_lifted` says so.

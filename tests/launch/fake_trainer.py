@@ -1,6 +1,6 @@
-"""Stands in for the trainer: writes a run folder through the store as the trainer does, and fails as its recipe's name says.
+"""Stands in for the trainer: writes a run folder through the store as the trainer does, and fails as it is told to.
 
-The behaviour is the file `behaviour` beside the root, a word a line: `<run_key or *> <word> [attempt]`.
+It is told by the file `behaviour` under the root, a word a line: `<run_key or *> <word> [attempt]`.
 """
 
 import os

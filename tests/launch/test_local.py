@@ -4,10 +4,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+
 import pytest
 
 from rlsweep.launch import local
 from rlsweep.launch.cancel import cancel
+from rlsweep.launch.display import Evaluated
 from rlsweep.launch.local import Result, run_all
 from rlsweep.launch.plan import decide
 from rlsweep.launch.state import look
@@ -56,7 +58,7 @@ class Told:
         self.most_at_once = max(self.most_at_once, len(self.at_work))
         self.lines.append(f"{name}: {note}")
 
-    def progress(self, key: str, step: int, pass_rate: float | None) -> None:
+    def progress(self, key: str, step: int, evaluation: Evaluated | None) -> None:
         self.steps[key] = step
 
     def ended(self, key: str, text: str) -> None:
@@ -194,7 +196,7 @@ def test_a_killed_launchers_runs_are_adopted_and_not_doubled(root: Root, sweep: 
     second = launcher(root)
     assert second.stderr is not None
     for _ in range(2):
-        assert "attempt 1, found at work" in second.stderr.readline()
+        assert "attempt 1 found at work" in second.stderr.readline()
     for run in wanted.runs:
         (root.run(run.key).path / "go").touch()
     assert second.wait(30) == 0

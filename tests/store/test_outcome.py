@@ -36,5 +36,5 @@ def test_an_attempt_that_lost_the_run_has_no_outcome(run: RunFolder) -> None:
 def test_a_damaged_outcome_is_named(run: RunFolder, damaged: object) -> None:
     run.path.mkdir(parents=True)
     write_json(run.outcome, damaged)
-    with pytest.raises(RlsweepError, match="outcome.json"):
+    with pytest.raises(RlsweepError, match=r"outcome\.json"):
         outcome.read(run)

@@ -30,9 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
     command += ["--artifacts-destination", str(folder / "artifacts")]
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
     with open(folder / "server.log", "wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=folder, env=environment, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait(process, address, folder / "server.log")

@@ -198,7 +198,7 @@ def test_a_crash_between_points_and_their_tag_doubles_nothing(world: Any) -> Non
     sent = int(run.data.tags["rlsweep.sent"].split()[0])
     stored = _points_by_count(world, run)
     assert run.info.status == "RUNNING"
-    assert 0 < stored
+    assert stored > 0
     _sync(world)
     (run,) = _runs(world)
     assert int(run.data.tags["rlsweep.sent"].split()[0]) > sent

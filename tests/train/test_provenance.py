@@ -85,7 +85,11 @@ def test_the_repository_that_tracks_the_package_comes_first(
 
 @pytest.mark.parametrize("case", ["no repository", "no commit", "no git"])
 def test_without_git_there_is_nothing_to_say(
-    tmp_path: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, case: str
+    tmp_path: Path,
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    case: str,
 ) -> None:
     empty = tmp_path_factory.mktemp("empty")
     if case == "no commit":

@@ -1,0 +1,45 @@
+import pytest
+
+from rlsweep.cli.output import layout
+
+HEAD = ("run", "variant", "reason")
+ROWS = [
+    ("0123456789ab", "base", "new"),
+    ("ba9876543210", "loss=dapo", "failed (exit code 1: ValueError: no such thing); from the start"),
+]
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_columns_are_aligned_and_the_last_is_wrapped() -> None:
+    assert layout(HEAD, ROWS, 60) == [
+        "run           variant    reason",
+        "0123456789ab  base       new",
+        "ba9876543210  loss=dapo  failed (exit code 1: ValueError: no",
+        "                         such thing); from the start",
+    ]
+
+
+def test_on_a_narrow_terminal_each_cell_has_a_line_and_none_is_cut() -> None:
+    lines = layout(HEAD, ROWS, 40)
+    assert lines[:4] == ["run      0123456789ab", "variant  base", "reason   new", ""]
+    assert lines[-1] == "reason   " + ROWS[1][2]
+
+
+@pytest.mark.parametrize("width", [1, 20, 48, 49, 50, 80, 500])
+def test_ids_stand_whole_at_any_width(width: int) -> None:
+    lines = layout(HEAD, ROWS, width)
+    assert all(any(row[0] in line for line in lines) for row in ROWS)
+
+
+def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert layout(HEAD, [], 80) == []
+    assert "\x1b" not in "".join(layout(HEAD, ROWS, 80))
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b" in layout(HEAD, ROWS, 80)[0] and "\x1b" not in "".join(layout(HEAD, ROWS, 80)[1:])
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b" not in "".join(layout(HEAD, ROWS, 80))

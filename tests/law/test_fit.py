@@ -1,0 +1,249 @@
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsweep.law.curve import Curve
+from rlsweep.law.fit import Fit, fit
+from rlsweep.law.sigmoid import pass_rate
+
+DATA = Path(__file__).parent.parent / "data"
+TRUTH = {"A": 0.7, "B": 1.8, "C_mid": 0.25, "R0": 0.2}
+
+
+def simulate(
+    rng: np.random.Generator, seed: int = 0, n: int = 20, seed_sd: float = 1.0, sd: float = 0.006, **law: float
+) -> Curve:
+    """A curve to compute 1 with sampling noise, wander of sd .005 and offsets of its own in A and log C_mid."""
+    truth = {**TRUTH, **law}
+    truth["A"] += seed_sd * 0.01 * rng.normal()
+    truth["C_mid"] *= np.exp(seed_sd * 0.08 * rng.normal())
+    compute = np.linspace(0, 1, n + 1)
+    wander, state = np.zeros(n + 1), 0.005 * rng.normal()
+    for i in range(1, n + 1):
+        wander[i] = state
+        state = 0.7 * state + 0.005 * np.sqrt(1 - 0.49) * rng.normal()
+    rates = pass_rate(compute, **truth) + wander + sd * rng.normal(size=n + 1)
+    return Curve("base", seed, "flops", compute, np.clip(rates, 0, 1), np.full(n + 1, sd**2))
+
+
+def scalerl(split: str) -> Curve:
+    with (DATA / "scalerl_8b_dense.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == split]
+    rates = np.array([float(row["pass_rate"]) for row in rows])
+    hours = np.array([float(row["gpu_hours"]) for row in rows])
+    return Curve("scalerl", None, "device_hours", hours, rates, rates * (1 - rates) / 16_000)
+
+
+def cut(curve: Curve, points: int) -> Curve:
+    return replace(
+        curve, compute=curve.compute[:points], pass_rate=curve.pass_rate[:points], variance=curve.variance[:points]
+    )
+
+
+def width(result: Fit) -> float:
+    return result.A.high - result.A.low
+
+
+def test_ninety_percent_intervals_cover_about_ninety_percent() -> None:
+    rng = np.random.default_rng(0)
+    covered = {"A": 0, "B": 0, "C_mid": 0, "R0": 0}
+    count = 60
+    for _ in range(count):
+        # the share of the gain seen runs from .5 to .98
+        truth = {"A": rng.uniform(0.5, 0.9), "B": rng.uniform(1, 2.5), "C_mid": rng.uniform(0.15, 0.9), "R0": 0.2}
+        result = fit(simulate(rng, **truth), draws=400)
+        for name, value in truth.items():
+            quantity = getattr(result, name)
+            covered[name] += quantity.low <= value <= quantity.high
+    for name, hits in covered.items():
+        assert 0.8 * count <= hits, name
+
+
+def test_a_nearly_finished_curve_is_identified_near_the_truth() -> None:
+    rng = np.random.default_rng(1)
+    result = fit([simulate(rng, seed, C_mid=0.15) for seed in range(3)])
+    assert result.verdict == "identified" and result.more_compute == 1
+    assert result.A.estimate == pytest.approx(0.7, abs=0.02)
+    assert result.B.low < 1.8 < result.B.high and result.C_mid.low < 0.15 < result.C_mid.high
+    assert result.phi == pytest.approx(1 / (1 + 0.15**1.8), abs=0.03)
+    assert (result.points, result.seeds, result.window, result.unit) == (63, 3, (0.0, 1.0), "flops")
+    assert result.draws.shape == (2000, 4)
+    assert not [flag for flag in result.flags if "Lack" in flag or "drops" in flag]
+
+
+def test_the_verdict_follows_the_share_of_the_gain_seen() -> None:
+    fits = [fit(simulate(np.random.default_rng(2), C_mid=c, n=40)) for c in (0.1, 0.4, 2.0)]
+    assert [f.verdict for f in fits] == ["identified", "weak", "not identified"]
+    assert width(fits[0]) <= 0.06 < width(fits[1]) <= 0.2 < width(fits[2])
+    assert fits[1].more_compute is not None and 1 < fits[1].more_compute < 8
+    assert "C_mid lies outside the observed compute." in fits[2].flags
+
+
+def test_scalerl_fit_predicts_its_extension() -> None:
+    result = fit(scalerl("fit"))
+    assert result.A.estimate is not None and 0.625 <= result.A.estimate <= 0.65
+    assert result.verdict == "identified" and result.A.low < 0.645 < result.A.high
+    assert result.B.low < 1.70 < result.B.high and result.C_mid.low < 10909 < result.C_mid.high
+    extension = scalerl("extended")
+    _, low, high = result.predict(extension.compute)
+    noise = 1.645 * np.sqrt(extension.variance)
+    assert ((extension.pass_rate >= low - noise) & (extension.pass_rate <= high + noise)).all()
+    assert np.mean((extension.pass_rate >= low) & (extension.pass_rate <= high)) >= 0.9
+
+
+def test_a_short_window_is_not_identified() -> None:
+    six = fit(cut(scalerl("fit"), 6))
+    assert six.verdict == "not identified" and width(six) > 0.3
+    assert any(flag.startswith("Few points: 6") for flag in six.flags)
+    ten = fit(cut(scalerl("fit"), 10))
+    assert ten.verdict == "not identified" and ten.A.high > 0.9
+    assert ten.more_compute is not None and 1.5 < ten.more_compute < 8
+
+
+def test_units_of_compute_do_not_matter() -> None:
+    curves = [simulate(np.random.default_rng(3 + seed), seed) for seed in range(2)]
+    one = fit(curves)
+    for unit in (3e23, 1 / 3600):
+        other = fit([replace(curve, compute=curve.compute * unit) for curve in curves])
+        for name in ("A", "B", "R0"):
+            a, b = getattr(one, name), getattr(other, name)
+            assert (a.low, a.estimate, a.high) == pytest.approx((b.low, b.estimate, b.high), rel=1e-9)
+        assert other.C_mid.estimate == pytest.approx(one.C_mid.estimate * unit, rel=1e-9)
+        assert (other.phi, other.verdict) == (pytest.approx(one.phi, rel=1e-9), one.verdict)
+
+
+def test_order_of_seeds_does_not_matter_and_a_seed_makes_it_repeatable() -> None:
+    curves = [simulate(np.random.default_rng(4 + seed), seed) for seed in range(3)]
+    one, other = fit(curves, seed=7), fit(curves[::-1], seed=7)
+    assert (one.draws == other.draws).all()
+    assert not (one.draws == fit(curves, seed=8).draws).all()
+
+
+def test_two_seeds_are_narrower_than_one_but_not_below_the_spread_of_seeds() -> None:
+    curve = simulate(np.random.default_rng(5), n=400, sd=0.002, C_mid=0.05, seed_sd=0.0)
+    floor = 2 * 1.645 * 0.01
+    one = fit(curve)
+    two = fit([curve, replace(curve, seed=1)])
+    assert 0.95 * floor < width(one) < 1.5 * floor
+    assert 0.95 * floor / np.sqrt(2) < width(two) < width(one)
+    spread = np.log(two.C_mid.high / two.C_mid.low)
+    assert spread > 0.95 * 2 * 1.645 * 0.08 / np.sqrt(2)
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    rng = np.random.default_rng(6)
+    same = fit([simulate(rng, seed, C_mid=0.1, seed_sd=0.5) for seed in range(3)])
+    apart = fit([simulate(rng, seed, C_mid=0.1, A=A, seed_sd=0.5) for seed, A in enumerate((0.62, 0.7, 0.78))])
+    assert width(apart) > 2 * width(same)
+    assert any(flag.startswith("The seeds differ") for flag in apart.flags)
+
+
+@pytest.mark.parametrize(("end", "word"), [(0.0, "collapses"), (0.1, "collapses"), (0.55, "declines")])
+def test_a_fall_at_the_end_is_flagged_and_identifies_nothing(end: float, word: str) -> None:
+    curve = simulate(np.random.default_rng(7), n=40, C_mid=0.1)
+    rates = np.array(curve.pass_rate)
+    rates[30:] = np.linspace(rates[29], end, 11)
+    good = simulate(np.random.default_rng(8), n=40, C_mid=0.1, seed=1)
+    for result in (fit(replace(curve, pass_rate=rates)), fit([good, replace(curve, pass_rate=rates)])):
+        assert result.verdict == "not identified" and result.declines and result.more_compute is None
+        assert any(flag.startswith(f"Seed 0 {word}") for flag in result.flags)
+
+
+def test_a_real_collapse_is_flagged() -> None:
+    # rasbt/reasoning-from-scratch, 7_5_plus_kl, MATH-500 of Qwen3 0.6B: up within 50 steps, then nothing
+    rates = np.array([0.16, 0.41, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    result = fit(Curve("kl", None, "tokens", np.arange(11.0), rates, np.full(11, 0.02**2)))
+    assert result.verdict == "not identified" and any("collapses" in flag for flag in result.flags)
+    assert any("drops by 0.41" in flag for flag in result.flags)
+
+
+def test_no_gain_and_small_gain_and_one_seed_are_said() -> None:
+    rng = np.random.default_rng(9)
+    flat = fit(simulate(rng, A=0.2, R0=0.2, seed_sd=0.0))
+    assert flat.verdict == "not identified" and any(flag.startswith("No gain") for flag in flat.flags)
+    small = fit(simulate(rng, A=0.25, R0=0.2, C_mid=0.1, seed_sd=0.0, sd=0.008))
+    assert small.verdict == "not identified" and any(flag.startswith("Small gain") for flag in small.flags)
+    assert any(flag.startswith("One seed") for flag in small.flags)
+
+
+def test_no_false_alarm_on_learners() -> None:
+    words = ("collapse", "decline", "drops", "No gain", "Lack of fit")
+    for number in range(15):
+        result = fit(simulate(np.random.default_rng(100 + number), n=30, sd=0.012), draws=200)
+        assert not [flag for flag in result.flags if any(word in flag for word in words)], number
+
+
+def test_a_curve_that_is_no_sigmoid_lacks_fit() -> None:
+    compute = np.linspace(0, 1, 61)
+    rates = 0.2 + 0.15 * (compute > 0.2) + 0.3 * np.clip(compute - 0.7, 0, 0.2) / 0.2
+    rates += 0.002 * np.random.default_rng(0).normal(size=61)
+    result = fit(Curve("steps", 0, "flops", compute, rates, np.full(61, 0.002**2)))
+    assert any(flag.startswith("Lack of fit") for flag in result.flags)
+
+
+def test_a_ceiling_near_one_is_said() -> None:
+    result = fit(simulate(np.random.default_rng(10), A=0.99, C_mid=0.3, seed_sd=0.0))
+    assert "The interval of A reaches 1, the most a pass rate can be." in result.flags
+
+
+def test_unknown_variance_gives_nearly_the_same() -> None:
+    curve = simulate(np.random.default_rng(11), n=40, C_mid=0.15)
+    known, unknown = fit(curve), fit(replace(curve, variance=np.full(41, np.nan)))
+    assert unknown.A.estimate == pytest.approx(known.A.estimate, abs=0.01)
+    assert 0.7 < width(unknown) / width(known) < 1.5
+
+
+def test_predictions_are_quantiles_of_the_law_and_start_at_R0() -> None:
+    result = fit(simulate(np.random.default_rng(12)))
+    middle, low, high = result.predict([0.0, 0.5, 1e9])
+    assert (middle[0], low[0], high[0]) == (result.R0.estimate, result.R0.low, result.R0.high)
+    assert (low <= middle).all() and (middle <= high).all() and (np.diff(middle) > 0).all()
+    assert middle[2] == pytest.approx(result.A.estimate, abs=1e-3)
+
+
+def test_refuses_what_is_no_curve() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        fit([])
+    with pytest.raises(ValueError, match="Curve"):
+        fit([1.0])  # type: ignore[list-item]
+    curve = simulate(np.random.default_rng(13))
+    with pytest.raises(ValueError, match="device_hours, flops"):
+        fit([curve, replace(curve, unit="device_hours")])
+
+
+@st.composite
+def any_curve(draw: st.DrawFn) -> Curve:
+    """Few points, constant, falling, duplicates, only step 0, jumps, certain or unknown variances, any unit."""
+    n = draw(st.sampled_from([0, 1, 2, 3, 4, 9, 14]))
+    rate = st.one_of(st.sampled_from([0.0, 1.0, 0.5]), st.floats(0, 1))
+    rates = draw(st.one_of(st.lists(rate, min_size=n, max_size=n), rate.map(lambda x: [x] * n)))
+    computes = draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.0, 7.5, 1e3]), min_size=n, max_size=n))
+    variance = st.sampled_from([float("nan"), 0.0, 1e-30, 1e-5, 0.25])
+    variances = draw(st.one_of(st.lists(variance, min_size=n, max_size=n), variance.map(lambda x: [x] * n)))
+    unit = draw(st.sampled_from([1e-12, 1.0, 1e24]))
+    return Curve("x", None, "flops", np.sort(computes) * unit, np.array(rates), np.array(variances))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(any_curve(), min_size=1, max_size=3))
+def test_any_curve_gives_finite_ordered_numbers(curves: list[Curve]) -> None:
+    result = fit(curves, draws=100)
+    for quantity in (result.A, result.B, result.C_mid, result.R0):
+        assert quantity.estimate is not None
+        assert np.isfinite([quantity.low, quantity.estimate, quantity.high]).all()
+        assert quantity.low <= quantity.estimate <= quantity.high
+    A, B, C_mid, R0 = result.draws.T
+    assert ((R0 >= 0) & (R0 <= A) & (A <= 1) & (B > 0) & (C_mid > 0)).all()
+    assert np.isfinite(result.predict([0.0, 1.0, 1e30])).all() and 0 <= result.phi <= 1
+    if max(len(curve.compute) for curve in curves) < 10:
+        assert result.verdict == "not identified"
+
+
+def test_two_thousand_points() -> None:
+    result = fit(simulate(np.random.default_rng(14), n=2000, C_mid=0.1), draws=300)
+    assert result.verdict == "identified" and result.A.low < 0.7 < result.A.high

@@ -1,0 +1,94 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsweep.errors import UsageError
+from rlsweep.report.build import build
+from rlsweep.report.html import to_html
+from rlsweep.report.markdown import to_markdown
+from rlsweep.store.layout import Root, SweepFolder
+
+Make = Callable[..., SweepFolder]
+
+
+def test_variants_are_pooled_and_compared_with_the_base(written: Any) -> None:
+    base, dapo, gspo, other = written.report.variants
+    assert written.report.base == "base"
+    assert written.report.unit == "flops"
+    assert (base.seeds, base.points, base.comparison) == (2, 62, None)
+    assert base.fit.A.low < 0.8 < base.fit.A.high
+    assert dapo.comparison.base == "base"
+    assert dapo.comparison.difference.high < 0
+    assert gspo.verdict == "not identified"
+    assert any(flag.startswith("Fitted up to 2.00e11 FLOPs") for flag in gspo.flags)
+    assert other.incomparable == ("task.type",)
+    assert other.comparison is None
+    assert any("not comparable" in flag for flag in other.flags)
+    assert any(flag.startswith("One seed") for flag in other.flags)
+    assert any("diverged at step 110: a|b." in flag for flag in other.flags)
+
+
+def test_device_hours_as_soon_as_one_run_had_an_accelerator(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    gpu, cpu = fake(points=2, seeds=(0,), device=("cuda", "H200")), fake(points=2, seeds=(0,))
+    make_sweep(Root(tmp_path), "s", {"base": gpu, "a=1": cpu})
+    report = build(Root(tmp_path), "s")
+    assert report.unit == "device_hours"
+    assert any("unlike devices" in flag for flag in report.variants[1].flags)
+    assert build(Root(tmp_path), "s", unit="steps").unit == "steps"
+
+
+@pytest.mark.parametrize(
+    ("variants", "base"),
+    [
+        ({"a=1": {"a": 1}, "base": {}}, "base"),
+        ({"a=1": {"a": 1}, "a=2": {}}, "a=2"),
+        ({"a=1": {"a": 1}, "a=2": {"a": 2}}, "a=1"),
+    ],
+)
+def test_the_base_is_what_differs_in_nothing(
+    tmp_path: Path, make_sweep: Make, fake: Any, variants: dict[str, dict[str, Any]], base: str
+) -> None:
+    root = Root(tmp_path)
+    make_sweep(root, "s", {name: fake(points=0, difference=each) for name, each in variants.items()})
+    assert build(root, "s").base == base
+
+
+def test_a_sweep_without_any_evaluation_says_so(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    make_sweep(root, "s", {"base": fake(points=0), "a=1": fake(points=0, difference={"a": 1})})
+    report = build(root, "s")
+    assert [(row.seeds, row.points, row.fit, row.verdict) for row in report.variants] == [
+        (0, 0, None, "not identified")
+    ] * 2
+    assert "nothing to fit" in to_html(report)
+    assert "4 runs, all waiting" in to_markdown(report)
+
+
+@pytest.mark.parametrize("points", [1, 2])
+def test_a_single_point_and_two(tmp_path: Path, make_sweep: Make, fake: Any, points: int) -> None:
+    root = Root(tmp_path)
+    make_sweep(root, "s", {"base": fake(points=points, seeds=(0,))})
+    row = build(root, "s").variants[0]
+    assert (row.seeds, row.points, row.verdict) == (1, points, "not identified")
+    assert row.pass_rate is not None
+    assert (row.fit is None) == (points == 1)
+    assert "not identified" in to_html(build(root, "s"))
+
+
+def test_what_differs_beyond_the_name_is_found_in_the_recipes(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    old = fake(points=0, difference={"loss.type": "dapo"}, recipe="loss: {type: dapo}\nevaluation: {prompts: 9}\n")
+    make_sweep(
+        root, "s", {"base": fake(points=0, recipe="loss: {type: cispo}\nevaluation: {prompts: 5}\n"), "loss=dapo": old}
+    )
+    report = build(root, "s")
+    assert report.base_values == {"loss.type": "cispo"}
+    assert report.variants[1].incomparable == ("evaluation.prompts",)
+    assert any("more than its name says: evaluation.prompts" in flag for flag in report.variants[1].flags)
+
+
+def test_an_unknown_sweep_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'nope' is not a sweep"):
+        build(Root(tmp_path), "nope")

@@ -1,0 +1,62 @@
+import numpy as np
+
+from rlsweep.law.curve import Curve
+from rlsweep.report import flags
+from rlsweep.report.rows import RunRow
+
+
+def run(
+    seed: int = 0,
+    steps: int = 3,
+    wanted: int = 20,
+    end: float = 1e9,
+    truncated: float | None = None,
+    state: str = "finished",
+) -> RunRow:
+    at = np.arange(steps) * 10
+    compute = np.linspace(0, end, steps)
+    return RunRow(
+        key="k", variant="v", seed=seed, state=state, reason="loss is nan.", step=int(at[-1]) if steps else 0,
+        wanted_steps=wanted, attempts=1, curve=Curve("v", seed, "flops", compute, np.full(steps, 0.5), compute * 0, at),
+        compute=end, lost=0.0, sizes=(), truncated=truncated, interrupted=None,
+    )  # fmt: skip
+
+
+def test_a_clean_variant_raises_nothing() -> None:
+    assert flags.of_runs([run(0), run(1, truncated=0.1)], 20) == []
+    assert flags.against_base([run(end=1e9)], 20, [run(end=1.2e9)], 20, "flops") == []
+
+
+def test_truncation_above_ten_percent() -> None:
+    assert flags.of_runs([run(0, truncated=0.02), run(1, truncated=0.12)], 20) == [
+        "12% of responses hit the token limit; above 10% runs tend to become unstable."
+    ]
+
+
+def test_seeds_that_are_missing_behind_or_broken_are_named() -> None:
+    assert flags.of_runs([run(0), run(1, steps=0, state="waiting")], 20) == ["Only 1 of 2 seeds has an evaluation."]
+    assert flags.of_runs([run(0), run(1, steps=2, state="running")], 10) == [
+        "Seed 1 not at the wanted number of steps yet: all numbers are of what is there.",
+        "Seeds end at different steps: the final pass rate is of step 10, the last they share.",
+    ]
+    assert flags.of_runs([run(0, state="diverged"), run(2, state="diverged")], 20) == [
+        "Seeds 0 and 2 diverged at step 20: loss is nan."
+    ]
+
+
+def test_other_windows_and_steps_than_the_base() -> None:
+    assert flags.against_base([run(end=1e9)], 20, [run(end=2e9)], 10, "flops") == [
+        "Measured at step 20, the base at step 10: final pass rates are not like for like.",
+        "Fitted up to 1.00e9 FLOPs, the base up to 2.00e9 FLOPs.",
+    ]
+
+
+def test_other_machines_matter_for_device_hours_and_other_commits_always() -> None:
+    ours, base = (
+        [{"devices": {"kind": "cuda", "name": name}, "git": {"commit": name * 10}}] for name in ("A100", "H200")
+    )
+    by_hours = flags.of_machines(ours, base, "device_hours")
+    assert by_hours[0] == "Ran on unlike devices (A100 and H200): device-hours are not one quantity."
+    assert flags.of_machines(ours, base, "flops") == by_hours[1:]
+    assert "different commits" in by_hours[1]
+    assert flags.of_machines([{}], base, "device_hours") == []

@@ -1,0 +1,82 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsweep.launch.status import status
+from rlsweep.report.runs import read_run
+from rlsweep.store import attempts
+from rlsweep.store.journal import Journal, rewind
+from rlsweep.store.layout import Root, SweepFolder
+
+Make = Callable[..., SweepFolder]
+
+
+def step(number: int, **metrics: float) -> dict[str, Any]:
+    return {"kind": "step", "step": number, "time": 1.0, "metrics": {"clock/flops": 100.0 * number, **metrics}}
+
+
+def evaluation(number: int, **metrics: float) -> dict[str, Any]:
+    metrics = {"clock/flops": 100.0 * number, "clock/samples": 7.0 * number, **metrics}
+    return {"kind": "evaluation", "step": number, "time": 1.0, "metrics": metrics, "counts": [1, 2], "samples": 2}
+
+
+def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    with Journal(run, attempts.claim(run)) as journal:
+        journal.append(evaluation(0))
+        journal.append(step(1))
+        journal.append(step(2))
+        saved = journal.length
+        journal.append(step(3))
+        journal.append(step(4))
+    again = attempts.claim(run)
+    rewind(run, again, saved)
+    with Journal(run, again) as journal:
+        journal.append(step(3))
+    row = read_run(run, status(folder, root)[0], "flops")
+    assert (row.attempts, row.step, row.compute, row.lost) == (2, 3, 300.0, 200.0)
+    assert row.sizes == ((2, 2),)
+    assert row.pass_rate == 0.75
+
+
+def test_truncation_is_the_larger_of_evaluation_and_recent_training(
+    tmp_path: Path, make_sweep: Make, fake: Any
+) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    with Journal(run, attempts.claim(run)) as journal:
+        journal.append(step(1, **{"train/truncated": 0.9}))
+        journal.append(evaluation(1))
+        journal.append(step(2, **{"train/truncated": 0.1}))
+        journal.append(step(3, **{"train/truncated": 0.3}))
+        journal.append(evaluation(3, **{"evaluation/truncated": 0.05, "evaluation/interrupted": 0.5}))
+    row = read_run(run, seen, "flops")
+    assert row.interrupted == 0.5
+    assert row.truncated == pytest.approx((0.9 + 0.1 + 0.3) / 3)
+    with Journal(run, attempts.newest(run) or attempts.claim(run)) as journal:
+        journal.append(evaluation(4, **{"evaluation/truncated": 0.6}))
+    assert read_run(run, seen, "flops").truncated == 0.6
+
+
+def test_steps_and_samples_are_axes_too(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=3, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    assert read_run(run, seen, "steps").curve.compute.tolist() == [0, 10, 20]
+    assert read_run(run, seen, "samples").curve.compute.tolist() == [0, 640, 1280]
+    assert read_run(run, seen, "steps").curve.unit == "steps"
+
+
+def test_a_run_that_never_began_has_a_row(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(5,))})
+    row = read_run(root.run("none"), status(folder, root)[0], "flops")
+    assert (row.state, row.seed, row.step, row.attempts, row.pass_rate, row.compute) == ("waiting", 5, 0, 0, None, None)
