@@ -1,4 +1,4 @@
-"""rlsweep: a recipe goes in, a prediction comes out. The public surface is these eight names, loaded when first used."""
+"""rlsweep: a recipe goes in, a prediction comes out. The public surface: eight names, loaded when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

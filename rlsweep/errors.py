@@ -1,4 +1,4 @@
-"""The one error tree: everything a user can cause ends as an RlsweepError, which the command line prints in one message."""
+"""The one error tree: all that a user can cause is an RlsweepError, which the command line prints as one message."""
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -8,7 +8,7 @@ EXIT_INTERRUPTED = 130
 
 
 class RlsweepError(Exception):
-    """Something a person can mend: the message says what, where and what is valid. `exit_code` is what the shell sees."""
+    """Something a person can mend: the message says what, where and what is valid; the shell sees `exit_code`."""
 
     exit_code = EXIT_ERROR
 

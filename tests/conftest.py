@@ -1,5 +1,6 @@
-"""What several test folders share: a tiny model that is made once a session, and a small recipe that trains in seconds."""
+"""What several test folders share: tiny models, made once a session, and a small recipe that trains in seconds."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from rlsweep.recipe.optimizer import Optimizer
 from rlsweep.recipe.sampling import Sampling
 from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.task import Registers
+
+# One thread a test process, set before torch is imported: threads that wait for each other on busy cores cost minutes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

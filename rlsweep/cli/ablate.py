@@ -67,14 +67,13 @@ def ablate(dry_run: bool, as_json: bool, cluster: str, root: str | None, **reque
     if as_json and not dry_run:
         raise click.UsageError("--json needs --dry-run: training prints progress, not one document")
     from rlsweep.launch.cluster import load_cluster
-    from rlsweep.launch.machine import cores
 
     sweep, place, decisions, lacks = _plan(request, cluster, root, dry_run=dry_run, as_json=as_json)
     if dry_run:
         return
     if lacks:
         raise RlsweepError(lacks)
-    _train(sweep, place, decisions, load_cluster(cluster).parallel or cores(), root)
+    _train(sweep, place, decisions, load_cluster(cluster).parallel, root)
 
 
 def _plan(
@@ -103,7 +102,9 @@ def _plan(
     return sweep, place, decisions, lacks
 
 
-def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", slots: int, root_option: str | None) -> None:
+def _train(
+    sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: int | None, root_option: str | None
+) -> None:
     from rlsweep.launch.display import display
     from rlsweep.launch.local import run_all
     from rlsweep.launch.status import counts, status
@@ -113,7 +114,7 @@ def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", slots: int,
     where = f" --root {shlex.quote(root_option)}" if root_option else ""
     show = display()
     try:
-        result = run_all(folder, root, decisions, slots, show)
+        result = run_all(folder, root, decisions, parallel, show)
     finally:
         show.close()
     for failure in result.failures:

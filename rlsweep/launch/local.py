@@ -13,8 +13,10 @@ from pathlib import Path
 from rlsweep.errors import RlsweepError
 from rlsweep.launch.display import Display
 from rlsweep.launch.job import EXIT_SAVED, Job, adopt, name_of, spawn, start, tail
+from rlsweep.launch.machine import cores
 from rlsweep.launch.plan import TO_START, Planned, decide_run
 from rlsweep.launch.stop import Stop
+from rlsweep.launch.submit import freeze
 from rlsweep.recipe.key import leaves
 from rlsweep.recipe.model import Embedded
 from rlsweep.store import attempts, ledger
@@ -50,14 +52,16 @@ def run_all(
     folder: SweepFolder,
     root: Root,
     decisions: Sequence[Planned],
-    slots: int,
+    parallel: int | None,
     show: Display,
 ) -> Result:
-    """Carry out submitted decisions on this machine, at most `slots` threads' worth of runs at a time.
+    """Carry out submitted decisions on this machine, `parallel` runs at a time; None: as many as its cores bear.
 
     Returns when all runs have ended. Ends its runs when asked to stop by SIGINT, SIGTERM or SIGHUP: each saves and
     goes on from there when the command is run again. A run that dies by a signal, or stops unasked, is tried once more.
     """
+    threads = max((planned.run.recipe.execution.threads for planned in decisions), default=1)
+    slots = parallel or max(1, cores() // threads)
     with Stop() as stop:
         runner = _Runner(folder, root, slots, show, stop)
         runner.work(decisions)
@@ -76,25 +80,21 @@ class _Runner:
     failures: list[Failure] = field(default_factory=list)
     tries: dict[str, int] = field(default_factory=dict)
     followed: float = 0.0
+    ending: bool = False
 
     def work(self, decisions: Sequence[Planned]) -> None:
         """From the first start to the last end."""
         for planned in decisions:
             if planned.action == "leave":
                 self._begin(planned.run)
-        starting = [planned.run for planned in decisions if planned.action in TO_START]
         try:
-            self.queue.extend(self._prepared(starting))
+            self.queue.extend(self._prepared(decisions))
             while (self.queue or self.jobs) and not self.stop.asked:
-                while self.queue and self._fits(self.queue[0]):
+                while self.queue and len(self.jobs) < self.slots:
                     self._begin(self.queue.popleft())
                 self._turn()
         finally:
             self._end()
-
-    def _fits(self, run: Run) -> bool:
-        used = sum(job.run.recipe.execution.threads for job in self.jobs)
-        return not self.jobs or used + run.recipe.execution.threads <= self.slots
 
     def _begin(self, run: Run) -> None:
         """Start a run, or wait for it where it is at work already, or leave it where it is done by now."""
@@ -125,6 +125,7 @@ class _Runner:
         row = {"kind": "attempt", "time": time.time(), "run_key": run.key, "attempt": attempt.number}
         ledger.append(self.folder, [row])
         self.tries[run.key] = self.tries.get(run.key, 0) + 1
+        freeze(run, folder)
         return start(run, attempt, TRAINER)
 
     def _turn(self) -> None:
@@ -143,9 +144,9 @@ class _Runner:
                 self._ended(job)
 
     def _ended(self, job: Job) -> None:
-        key, stopped, cancelled = job.run.key, self.stop.asked > 0, job.attempt.cancelled.exists()
+        key, cancelled = job.run.key, job.attempt.cancelled.exists()
         try:
-            ended = job.settle(asked=stopped or cancelled)
+            ended = job.settle(asked=self.ending or cancelled)
         except (RlsweepError, OSError) as error:
             self.show.ended(key, f"failed: {error}")
             self.failures.append(Failure(job.run, str(error), tuple(job.log_tail())))
@@ -160,9 +161,9 @@ class _Runner:
                 self._again(job.run)  # it was started with a lower budget
         elif ended.state == "diverged":
             self.show.ended(key, f"diverged at step {ended.step}: {ended.reason}")
-        elif ended.state == "interrupted" and (stopped or cancelled):
+        elif ended.state == "interrupted" and (self.ending or cancelled):
             self.show.ended(key, f"{'cancelled' if cancelled else 'stopped'} at step {ended.step}")
-        elif not stopped and _worth_another_try(job) and self.tries.get(key, 0) < _TRIES:
+        elif not self.ending and _worth_another_try(job) and self.tries.get(key, 0) < _TRIES:
             self.show.ended(key, f"{ended.reason}; trying once more")
             self._again(job.run)
         else:
@@ -175,11 +176,12 @@ class _Runner:
         self.failures.append(failure)
 
     def _again(self, run: Run) -> None:
-        if not self.stop.asked:
+        if not self.ending:
             self.queue.appendleft(run)
 
     def _end(self) -> None:
         """Ask the runs that are left to save and end; kill them when asked again, or after a while."""
+        self.ending = True
         ours = [job for job in self.jobs if job.ours]
         self.jobs = ours  # what belongs to another launcher goes on
         if ours:
@@ -196,11 +198,13 @@ class _Runner:
         while self.jobs:
             self._turn()
 
-    def _prepared(self, runs: list[Run]) -> list[Run]:
-        """Have each embedded model made once, before several runs need it at once; the runs that can go on."""
+    def _prepared(self, decisions: Sequence[Planned]) -> list[Run]:
+        """Have each embedded model made once, before several runs need it at once; the runs that can be started."""
+        runs = [planned.run for planned in decisions if planned.action in TO_START]
+        made = {_model(planned.run) for planned in decisions if planned.step}
         users: dict[tuple[object, ...], list[Run]] = {}
         for run in runs:
-            if isinstance(run.recipe.model, Embedded):
+            if isinstance(run.recipe.model, Embedded) and _model(run) not in made:
                 users.setdefault(_model(run), []).append(run)
         waiting = deque(users.values())
         going: list[tuple[list[Run], subprocess.Popen[bytes]]] = []

@@ -11,7 +11,7 @@ from rlsweep.launch.plan import TO_START, Planned, check_root
 from rlsweep.recipe.resolved import dump
 from rlsweep.store import ledger
 from rlsweep.store.files import write_text
-from rlsweep.store.layout import Root, SweepFolder
+from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.sweep.expand import Run, Sweep
 
 
@@ -31,10 +31,14 @@ def submit(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> SweepFolde
         ledger.append(folder, fresh)
     for planned in decisions:
         if planned.action in TO_START:
-            run = root.run(planned.run.key)
-            run.path.mkdir(parents=True, exist_ok=True)
-            _write_if_new(run.recipe, dump(planned.run.recipe))
+            freeze(planned.run, root.run(planned.run.key))
     return folder
+
+
+def freeze(run: Run, folder: RunFolder) -> None:
+    """Write the resolved recipe that a run is trained by. Budget and execution are as asked for last."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    _write_if_new(folder.recipe, dump(run.recipe))
 
 
 def _intent(run: Run) -> dict[str, Any]:

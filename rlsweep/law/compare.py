@@ -36,8 +36,9 @@ class Comparison:
 def compare(base: Fit, other: Fit) -> Comparison:
     """Compare two fits of the same unit of compute, by pairs of independent draws.
 
-    The target is base's fitted pass rate at its largest compute less 2 sd of it, so that base surely reached it;
-    other reaches it if its own median does within its own compute. Raises ValueError for different units."""
+    The target is base's fitted pass rate at its largest compute less 2 sd of it, so that base surely reached it. Other
+    does not reach it where even the 95% quantile of its own, at its own largest compute, lies below. Raises ValueError
+    for different units."""
     if base.unit != other.unit:
         raise ValueError(f"can't compare compute in {base.unit} with compute in {other.unit}")
     # fits made with one seed share their random numbers: shuffled, their draws are independent
@@ -48,7 +49,7 @@ def compare(base: Fit, other: Fit) -> Comparison:
 
     target = _target(base)
     ratio = faster = None
-    if target is not None and not other.declines and float(other.predict(other.window[1])[0][0]) >= target:
+    if target is not None and not other.declines and float(other.predict(other.window[1])[2][0]) >= target:
         pairs = [
             np.clip(compute_to_reach(target, *draws.T), 1e-6 * fit.window[1], _FARTHEST * fit.window[1])
             for draws, fit in ((ours, base), (theirs, other))

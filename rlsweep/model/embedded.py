@@ -1,4 +1,4 @@
-"""The embedded model: a tiny Qwen3 with random weights and a character tokenizer, as an ordinary Hugging Face folder."""
+"""The embedded model: a tiny Qwen3 with a character tokenizer, to be saved as an ordinary Hugging Face folder."""
 
 from collections.abc import Sequence
 

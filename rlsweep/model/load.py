@@ -19,7 +19,8 @@ def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrai
     folder = Path(source)
     # For some architectures an empty tokenizer is made up where the folder holds none.
     if (folder / "config.json").is_file() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise RecipeError(f"model.path: '{source}' holds no tokenizer; it needs one of {', '.join(TOKENIZER_FILES)}")
+        known = ", ".join(TOKENIZER_FILES)
+        raise RecipeError(f"model.path: '{source}' holds no tokenizer; one of {known} is needed")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
@@ -27,7 +28,7 @@ def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrai
         )
     except (OSError, ValueError, KeyError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RecipeError(f"model.path: '{source}' holds no causal language model with its tokenizer: {first}") from None
+        raise RecipeError(f"model.path: '{source}' holds no causal language model with a tokenizer: {first}") from None
     if tokenizer.eos_token_id is None:
         raise RecipeError(f"model.path: the tokenizer of '{source}' names no end-of-sequence token")
     return model, tokenizer

@@ -71,6 +71,7 @@ RUN_HEADINGS = (
     "compute",
     "last pass rate",
     "attempts",
+    "truncated",
     "interrupted",
     "lost",
 )
@@ -88,6 +89,7 @@ def run_cells(run: RunRow, unit: str) -> tuple[str, ...]:
         "none" if run.compute is None else compute(run.compute, unit),
         "none" if run.pass_rate is None else rate(run.pass_rate),
         str(run.attempts),
+        "" if run.truncated is None else f"{run.truncated:.1%}",
         "" if run.interrupted is None else f"{run.interrupted:.1%}",
         compute(run.lost, unit) if run.lost else "none",
     )

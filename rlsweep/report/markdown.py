@@ -45,4 +45,4 @@ def _text(text: str) -> str:
     plain = re.sub(r"([\\`|])", r"\\\1", plain)
     plain = re.sub(r"(?<![A-Za-z0-9])([*_~])(?=\S)|(?<=\S)([*_~])(?![A-Za-z0-9])", r"\\\g<0>", plain)
     plain = re.sub(r"\](?=[(:\[])", r"\\]", plain)
-    return re.sub(r"^(#|[-+*]|\d+\.)(?=\s|$)", r"\\\1", plain).replace("://", "&#58;//")
+    return re.sub(r"^(#|[-+*]|\d+\.)(?=\s|$)", r"\\\1", plain).replace("://", "&#58;//").replace("$", "&#36;")

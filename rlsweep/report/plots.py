@@ -49,7 +49,7 @@ _RC: Any = {
 
 def overview(rows: Sequence[VariantRow], styles: dict[str, Look], unit: str) -> str:
     """All variants on one pair of axes: median and 90% band of each law, the mean of the seeds as points."""
-    with _figure("overview", (5.6, 3.5)) as (figure, svg):
+    with _figure("overview", (4.8, 3.1)) as (figure, svg):
         axes = figure.subplots()
         start = _start(rows)
         crowded = len(rows) > 4
@@ -63,7 +63,7 @@ def overview(rows: Sequence[VariantRow], styles: dict[str, Look], unit: str) -> 
 
 def facet(row: VariantRow, base: VariantRow | None, styles: dict[str, Look], unit: str, *, wide: bool = False) -> str:
     """One variant: evaluations with 90% error bars, its law, the base's law in grey; below, the residuals."""
-    with _figure(f"facet-{list(styles).index(row.name)}", (5.6, 4.2) if wide else (3.5, 3.5)) as (figure, svg):
+    with _figure(f"facet-{list(styles).index(row.name)}", (4.8, 3.8) if wide else (3.5, 3.5)) as (figure, svg):
         axes, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3.0, 1.0]})
         start = _start([row])
         if base is not None and base.name != row.name and base.fit is not None:

@@ -1,5 +1,6 @@
 """The report on the terminal: a table that folds to the width it has, or plain rows where nobody is looking."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,8 @@ def show(report: Report, page: Path, console: "Console | None" = None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console = console or Console()
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    console = console or Console(color_system=None if plain else "auto")
     console.print(_table(report, gap=0 if console.width < 90 else 1))
     console.print()
     for row in report.variants:

@@ -42,8 +42,8 @@ class LocalEngine:
                 chosen.append(waiting.pop(0))
             self._finished.extend(self._sample(chosen))
 
-    def collect(self) -> list[Group]:
-        """All groups since the last call."""
+    def collect(self, *, wait: bool) -> list[Group]:
+        """All groups since the last call; nothing is ever waited for."""
         finished, self._finished = self._finished, []
         return finished
 

@@ -61,8 +61,8 @@ class RolloutEngine(Protocol):
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests; sampling may begin."""
 
-    def collect(self) -> list[Group]:
-        """Wait until something is finished and return it, in any order; empty if nothing is outstanding."""
+    def collect(self, *, wait: bool) -> list[Group]:
+        """Groups that are finished, in any order. With `wait`, at least one, unless nothing is outstanding."""
 
     def publish(self, version: int, model: torch.nn.Module) -> None:
         """What is sampled from here on comes from the weights of `model`, labelled `version`."""

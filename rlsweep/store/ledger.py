@@ -1,7 +1,7 @@
 """The ledger of a sweep: what is wanted and what was submitted, appended by the submitter alone."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlsweep.store.files import sync_folder
@@ -45,15 +45,24 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
 
 
 def wanted(folder: SweepFolder) -> list[Intent]:
-    """The newest intent of each (variant, seed), in the order they were first asked for.
+    """The newest intent of each (variant, seed), variants in the order in which their names were first asked for.
 
-    Where a variant's name came to mean another recipe (its variant_key changed), the older intents are left out.
+    A variant has the name it was last asked for by, so that no run stands twice. Where a name came to mean another
+    recipe (its variant_key changed), the older variant is left out.
     """
-    meaning: dict[str, str] = {}
     newest: dict[tuple[str, int], Intent] = {}
+    named: dict[str, Intent] = {}
+    meaning: dict[str, str] = {}
     for row in read(folder):
         if row["kind"] == "intent":
             intent = Intent(**{name: value for name, value in row.items() if name != "kind"})
+            newest[intent.variant_key, intent.seed] = intent
+            named[intent.variant_key] = intent
             meaning[intent.variant] = intent.variant_key
-            newest[intent.variant, intent.seed] = intent
-    return [intent for intent in newest.values() if intent.variant_key == meaning[intent.variant]]
+    found = [
+        replace(intent, variant=named[key].variant, difference=named[key].difference)
+        for (key, _), intent in newest.items()
+        if meaning[named[key].variant] == key
+    ]
+    order = {name: place for place, name in enumerate(meaning)}
+    return sorted(found, key=lambda intent: order[intent.variant])

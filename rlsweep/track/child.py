@@ -34,7 +34,7 @@ STATUS = {
 
 @dataclass(frozen=True)
 class Child:
-    """One begun run. The rows before byte `covered` of `journal` may be sent: a checkpoint has them, or the run is over."""
+    """One begun run. Rows before byte `covered` of the journal are sent: no resume takes them back, or it is over."""
 
     name: str
     key: str

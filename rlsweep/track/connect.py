@@ -58,13 +58,28 @@ def connected(tracking: Tracking) -> Iterator["MlflowClient"]:
                 yield MlflowClient(tracking_uri=tracking.uri)
     # ImportError: the driver of a database server. OSError: the disk that holds the store or its artifacts.
     except (MlflowException, RequestException, SQLAlchemyError, sqlite3.Error, OSError, ImportError) as error:
-        reason = tracking.scrub(" ".join(str(error).split())) or type(error).__name__
+        reason = tracking.scrub(" ".join(_reason(error).split()))
         if len(reason) > 300:
             reason = reason[:300] + "..."
         raise TrackingError(
             f"MLflow store {tracking.shown}: {reason}; the journals are complete, so nothing is lost: "
             "run `rlsweep sync` again when the store is in order"
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong in few words: where there was no connection, the error at the bottom says it best."""
+    import requests
+
+    chain = [error]
+    while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(below)
+    if any(isinstance(each, requests.Timeout) for each in chain):
+        return "no answer in time"
+    if any(isinstance(each, requests.ConnectionError) for each in chain):
+        bottom = chain[-1]
+        return f"no connection: {(isinstance(bottom, OSError) and bottom.strerror) or bottom}"
+    return str(error) or type(error).__name__
 
 
 def _prepare(file: Path, artifacts: Path | None) -> None:
@@ -80,11 +95,12 @@ def _prepare(file: Path, artifacts: Path | None) -> None:
 
 
 def _create(file: Path, artifacts: Path | None) -> None:
-    """Make the tables beside, then give the file its name: migrations that are cut off, or run twice at once, leave a file
-    that no MLflow opens again."""
+    """Make the tables beside, then give the file its name: migrations that are cut off, or run twice at once, leave a
+    file that no MLflow opens again."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     beside = file.with_name(f".{file.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    beside.touch()  # where that can't be done, MLflow would try for a minute and a half
     try:
         with _synchronous("OFF"):  # hundreds of small transactions on a file that has no name yet
             SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()  # type: ignore[no-untyped-call]

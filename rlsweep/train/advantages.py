@@ -15,7 +15,7 @@ EPSILON = 1e-6
 
 
 def advantages(kind: Normalization, rewards: Tensor, group_index: Tensor) -> Tensor:
-    """Advantages [N] (float64) of the kept rollouts of a step, whose rewards are `rewards` [N] (ScaleRL 2.1, 3.5, 4.1).
+    """Advantages [N] (float64) of the kept rollouts of a step, whose rewards are `rewards` [N] (ScaleRL 2.1, 3.2, 4).
 
     Rewards are centred within their group, then divided by a standard deviation + 1e-6: that of their group (`prompt`),
     that of all centred rewards of the batch, each rollout alike (`batch`), or by nothing (`none`). Standard deviations

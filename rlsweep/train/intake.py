@@ -50,7 +50,13 @@ class Tokens:
 
 
 def requests(
-    recipe: Recipe, ids: range, prompts: list[tuple[int, ...]], purpose: str, counter: int, count: int, temperature: float
+    recipe: Recipe,
+    ids: range,
+    prompts: list[tuple[int, ...]],
+    purpose: str,
+    counter: int,
+    count: int,
+    temperature: float,
 ) -> list[Request]:
     """One request a prompt, for `count` rollouts; every random number derives from (seed, purpose, counter)."""
     rng = generator(recipe.seed, purpose, counter)
@@ -90,6 +96,8 @@ class Intake:
             self._asked[self._admitted] = self._stream.next_batch(self._recipe.batch.prompts)
             engine.submit(self._requests(self._admitted))
             self._admitted += 1
+        # An engine that samples at once is emptied at once, so that a checkpoint at any moment holds all it sampled.
+        self._keep(engine.collect(wait=False))
 
     def take(self, engine: RolloutEngine, needed: range, batch: int) -> list[Graded]:
         """Wait until the batches of `needed` are finished, then hand over `batch`, in the order it was asked."""
@@ -104,18 +112,9 @@ class Intake:
 
     def collect(self, engine: RolloutEngine) -> list[Group]:
         """Wait for the engine and keep the groups that were admitted here; the others (negative ids) are returned."""
-        finished = engine.collect()
+        finished = engine.collect(wait=True)
         assert finished, "the engine has nothing outstanding, yet groups are missing"
-        others = []
-        for group in finished:
-            if group.id < 0:
-                others.append(group)
-                continue
-            self._groups[group.id] = group
-            batch, place = divmod(group.id, self._recipe.batch.prompts)
-            prompt_tokens = len(self._prompt(self._asked[batch][place])) * len(group.rollouts)
-            self._count(len(group.rollouts), prompt_tokens, sum(len(r.tokens) for r in group.rollouts))
-        return others
+        return self._keep(finished)
 
     def save(self, path: Path) -> None:
         """Write what is on its way as arrays (`.npz`, no pickles)."""
@@ -162,6 +161,17 @@ class Intake:
         }
         for batch in sorted(self._asked):
             engine.submit([request for request in self._requests(batch) if request.id not in self._groups])
+
+    def _keep(self, finished: list[Group]) -> list[Group]:
+        """Keep and count groups of admitted batches; the others."""
+        size = self._recipe.batch.prompts
+        for group in finished:
+            if group.id >= 0:
+                self._groups[group.id] = group
+                prompt = self._prompt(self._asked[group.id // size][group.id % size])
+                responses = sum(len(rollout.tokens) for rollout in group.rollouts)
+                self._count(len(group.rollouts), len(prompt) * len(group.rollouts), responses)
+        return [group for group in finished if group.id < 0]
 
     def _requests(self, batch: int) -> list[Request]:
         prompts = [self._prompt(index) for index in self._asked[batch]]

@@ -23,8 +23,8 @@ def collect(threads: int, device: str) -> dict[str, Any]:
     """Provenance of this process, ready for JSON.
 
     `threads` are the trainer's CPU threads, `device` is "cpu" or "cuda" (an index may follow). Keys: git {commit,
-    dirty, diff}, packages {name: version} of those installed, python, host, platform, devices {kind, name, count}, threads,
-    started (unix seconds). Outside a git repository, or without git, commit, dirty and diff are None.
+    dirty, diff}, packages {name: version} of those installed, python, host, platform, devices {kind, name, count},
+    threads, started (unix seconds). Outside a git repository, or without git, commit, dirty and diff are None.
     """
     return {
         "git": _git(),

@@ -135,4 +135,3 @@ def _engine(recipe: Recipe, model: PreTrainedModel, tokens: Tokens) -> RolloutEn
         head_dtype=recipe.model.head_dtype,
         interruption=interruption,
     )
-

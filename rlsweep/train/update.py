@@ -131,7 +131,7 @@ def learning_rate(recipe: Recipe, version: int) -> float:
 
 
 def micro_batches(batch: TrainingBatch, most_tokens: int) -> list[list[int]]:
-    """Rows of the batch in micro-batches of at most `most_tokens` padded tokens (one row at least), like lengths together."""
+    """Rows in micro-batches of at most `most_tokens` padded tokens (one row at least), like lengths together."""
     lengths = [len(p) + len(r.tokens) for p, r in zip(batch.prompts, batch.rollouts, strict=True)]
     parts: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):

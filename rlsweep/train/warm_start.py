@@ -25,7 +25,7 @@ THREADS = 1
 
 
 def model_source(recipe: Recipe, models: Path) -> tuple[str, str | None]:
-    """Where the run's initial model is: a folder or hub name, and the hub revision. Makes the embedded one if needed."""
+    """Where the initial model is: a folder or hub name, and the hub revision. Makes the embedded one if needed."""
     if isinstance(recipe.model, Embedded):
         assert isinstance(recipe.task, Registers), "the schema refuses any other task"
         return str(_cached(recipe.model, recipe.task, models)), None

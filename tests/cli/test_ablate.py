@@ -22,8 +22,8 @@ def test_the_plan_is_a_row_a_run_and_writes_nothing(root: Path, call: Call) -> N
     result = call("plan", *LOSSES, "--seeds", "2")
     assert result.exit_code == 0
     assert [(row[1], row[2], row[3], row[4], row[6]) for row in rows(result)] == [
-        ("base", "0", "submit", "4", "new"),
-        ("base", "1", "submit", "4", "new"),
+        ("loss=cispo", "0", "submit", "4", "new"),
+        ("loss=cispo", "1", "submit", "4", "new"),
         ("loss=dapo", "0", "submit", "4", "new"),
         ("loss=dapo", "1", "submit", "4", "new"),
     ]
@@ -109,7 +109,7 @@ def test_a_recipe_too_large_for_this_machine_is_planned_and_refused_in_one_line(
 
 def test_a_shipped_sweep_needs_no_recipe(root: Path, call: Call) -> None:
     result = call("plan", "--sweep", "loss", "--scale", "tiny")
-    assert sorted(row[1] for row in rows(result)) == ["base", "loss=dapo", "loss=gspo"]
+    assert sorted(row[1] for row in rows(result)) == ["loss=cispo", "loss=dapo", "loss=gspo"]
     result = call("plan")
     assert result.exit_code == 2 and "no recipe; give its file or a shipped name: " in result.stderr
 

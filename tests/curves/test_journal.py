@@ -67,7 +67,7 @@ def test_a_run_in_progress(tmp_path: Path) -> None:
     assert len(none.compute) == 0 and fit(none, draws=50).verdict == "not identified"
     torn = write(tmp_path / "run", [evaluation(0, [1, 2])], tail='{"kind": "evaluation", "st')
     assert len(from_run(torn, "x", 0, "flops").compute) == 1
-    with pytest.raises(RlsweepError, match="metrics.jsonl:2"):
+    with pytest.raises(RlsweepError, match=r"metrics\.jsonl:2"):
         from_run(write(tmp_path / "bad", [], tail='{}\n{"a\n{}\n'), "x", 0, "flops")
 
 
@@ -82,5 +82,5 @@ def test_names_what_is_missing(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [evaluation(3, [1, 2], flops=1.0)])
     with pytest.raises(UsageError, match="the evaluation at step 3 has no clock/device_hours"):
         from_run(run, "x", 0, "device_hours")
-    with pytest.raises(UsageError, match="'hours' is not a unit of compute; choose one of .*flops"):
+    with pytest.raises(UsageError, match=r"'hours' is not a unit of compute; choose one of .*flops"):
         from_run(run, "x", 0, "hours")

@@ -119,8 +119,8 @@ def test_the_embedded_model_is_made_once_for_all_runs_and_once_for_each_kind(roo
     assert len((root.path / "prepared").read_text().split()) == 1
     launch(sweep(vary="model.layers=2,1"), root)
     assert len((root.path / "prepared").read_text().split()) == 2
-    launch(sweep(vary="model.width=64,32", seeds="2"), root)
-    assert len((root.path / "prepared").read_text().split()) == 4
+    launch(sweep(vary="model.width=64,32", seeds="2"), root)  # width 64 is the model of runs that have saved
+    assert len((root.path / "prepared").read_text().split()) == 3
 
 
 def test_a_model_that_cannot_be_made_fails_its_runs(root: Root, sweep: Make, behave: Behave) -> None:
@@ -136,7 +136,7 @@ def test_a_failing_run_is_named_with_its_log_and_the_others_go_on(root: Root, sw
     behave(f"{wanted.runs[0].key} crash")
     result, _ = launch(wanted, root)
     failure = result.failures[0]
-    assert len(result.failures) == 1 and failure.run.variant == "base"
+    assert len(result.failures) == 1 and failure.run.variant == "loss=cispo"
     assert failure.reason == "exit code 1: ValueError: no such thing"
     assert failure.log[-1] == "ValueError: no such thing"
     assert states(root, wanted) == [("failed", 0), ("finished", 4)]
@@ -180,7 +180,7 @@ def test_a_damaged_run_fails_alone(root: Root, sweep: Make, behave: Behave) -> N
     folder = submit(wanted, root, decisions)
     attempts.claim(root.run(wanted.runs[0].key)).process.write_text("{")
     result = run_all(folder, root, decisions, 1, Told())
-    assert [each.run.variant for each in result.failures] == ["base"]
+    assert [each.run.variant for each in result.failures] == ["loss=cispo"]
     assert "process.json: not valid JSON" in result.failures[0].reason
     assert look(root.run(wanted.runs[1].key)).state == "finished"
 
@@ -280,7 +280,7 @@ def test_cancelling_ends_a_run_and_its_launcher_does_not_try_again(root: Root, s
     (runs[1].path / "go").touch()
     assert process.wait(30) == 0
     assert process.stderr is not None
-    assert f"{runs[0].key} base seed 0: cancelled at step" in process.stderr.read()
+    assert f"{runs[0].key} loss=cispo seed 0: cancelled at step" in process.stderr.read()
     process.stderr.close()
     assert [look(run).state for run in runs] == ["interrupted", "finished"]
     assert cancel(runs, 1) == [
@@ -314,3 +314,17 @@ def test_an_outcome_of_the_launchers_names_the_attempt(root: Root, sweep: Make, 
     launch(wanted, root)
     ended = outcome.read(root.run(wanted.runs[0].key))
     assert ended is not None and ended.attempt == 1
+
+
+def test_an_adopted_run_goes_on_to_the_budget_asked_for_now(root: Root, sweep: Make, behave: Behave) -> None:
+    behave("* slow")
+    process = launcher(root)
+    at_step(root, sweep(), 2)
+    process.kill()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+    for run in sweep().runs:
+        (root.run(run.key).path / "go").touch()
+    assert launch(sweep(6), root)[0] == Result((), False)
+    assert states(root, sweep(6)) == [("finished", 6)] * 2

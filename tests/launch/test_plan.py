@@ -43,7 +43,7 @@ def decision(sweep: Sweep, root: Root) -> tuple[str, str, int]:
 def test_without_a_root_everything_is_new_and_nothing_is_written(root: Root, sweep: Make) -> None:
     planned = decide(sweep(), root)
     assert [(each.action, each.reason, each.run.variant) for each in planned] == [
-        ("submit", "new", "base"),
+        ("submit", "new", "loss=cispo"),
         ("submit", "new", "loss=dapo"),
     ]
     assert not root.path.exists()

@@ -48,7 +48,7 @@ def test_adding_a_value_adds_its_run_only(root: Root, sweep: Make) -> None:
     submit(sweep(), root, decide(sweep(), root))
     more = sweep(vary="loss=cispo,dapo,gspo")
     folder = submit(more, root, decide(more, root))
-    assert [row["variant"] for row in ledger.read(folder)] == ["base", "loss=dapo", "loss=gspo"]
+    assert [row["variant"] for row in ledger.read(folder)] == ["loss=cispo", "loss=dapo", "loss=gspo"]
 
 
 def test_a_root_without_permission_is_refused_before_anything_is_written(

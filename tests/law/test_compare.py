@@ -70,8 +70,10 @@ def test_target_is_reached_at_the_compute_the_laws_say() -> None:
     result = compare(base, other)
     assert result.target is not None and result.ratio is not None
 
+    target = result.target
+
     def needed(A: float, B: float, C_mid: float) -> float:
-        return float(C_mid * ((result.target - 0.2) / (A - result.target)) ** (1 / B))
+        return float(C_mid * ((target - 0.2) / (A - target)) ** (1 / B))
 
     assert result.ratio.low < needed(0.74, 1.4, 0.1) / needed(0.7, 1.8, 0.12) < result.ratio.high
 

@@ -1,6 +1,7 @@
 """Sweeps whose journals were written by no trainer: the law with binomial noise, through the store."""
 
 import hashlib
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,8 @@ def _run(root: Root, key: str, fake: Fake, seed: int, prompts: int, samples: int
         return
     rng = np.random.default_rng([int(key, 16), seed])
     attempt = attempts.claim(run)
+    gone = {"pid": 1, "start_ticks": 1, "boot": "another", "host": socket.gethostname(), "started": 1.0}
+    write_json(attempt.process, gone)
     with Journal(run, attempt) as journal:
         for index in range(fake.points):
             step, compute = 10 * index, fake.end * index / max(1, fake.points - 1)

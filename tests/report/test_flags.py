@@ -17,7 +17,7 @@ def run(
     compute = np.linspace(0, end, steps)
     return RunRow(
         key="k", variant="v", seed=seed, state=state, reason="loss is nan.", step=int(at[-1]) if steps else 0,
-        wanted_steps=wanted, attempts=1, curve=Curve("v", seed, "flops", compute, np.full(steps, 0.5), compute * 0, at),
+        wanted_steps=20, attempts=1, curve=Curve("v", seed, "flops", compute, np.full(steps, 0.5), compute * 0, at),
         compute=end, lost=0.0, sizes=(), truncated=truncated, interrupted=None,
     )  # fmt: skip
 

@@ -44,9 +44,7 @@ def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep
     assert row.pass_rate == 0.75
 
 
-def test_truncation_is_the_larger_of_evaluation_and_recent_training(
-    tmp_path: Path, make_sweep: Make, fake: Any
-) -> None:
+def test_truncation_is_the_larger_of_evaluation_and_training(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
     seen = status(folder, root)[0]

@@ -23,7 +23,7 @@ def asked(count: int = 3, max_tokens: int = 15, temperature: float = 1.0) -> lis
 
 def sample(sampler: LocalEngine, requests: list[Request]) -> dict[int, Group]:
     sampler.submit(requests)
-    return {group.id: group for group in sampler.collect()}
+    return {group.id: group for group in sampler.collect(wait=True)}
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

@@ -67,3 +67,11 @@ def test_a_variant_that_came_to_mean_another_recipe_leaves_its_old_runs(sweep: S
     assert keys(sweep) == ["b0", "d0"]
     ledger.append(sweep, [intent("a0", "base", "A")])
     assert keys(sweep) == ["a0", "a1", "d0"]
+
+
+def test_a_variant_asked_for_by_another_name_stands_once_under_the_newer(sweep: SweepFolder) -> None:
+    ledger.append(sweep, [intent("a0", "base", "A"), intent("a1", "base", "A", seed=1), intent("d0", "loss=dapo", "D")])
+    ledger.append(sweep, [intent("a0", "loss=cispo", "A")])
+    found = [(each.run_key, each.variant, each.seed) for each in ledger.wanted(sweep)]
+    assert found == [("d0", "loss=dapo", 0), ("a0", "loss=cispo", 0), ("a1", "loss=cispo", 1)]
+    assert ledger.wanted(sweep)[2].difference == {"loss.type": "loss=cispo"}

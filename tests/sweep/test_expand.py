@@ -112,7 +112,10 @@ def test_a_quoted_comma_doesnt_separate() -> None:
 def test_zipped_axes_advance_together() -> None:
     sweep = tiny(zip_=["loss=cispo,dr_grpo", "aggregation=prompt,constant", "normalization=batch,none"])
     assert sweep.name == "scalerl-tiny-loss-aggregation-normalization"
-    assert variants(sweep) == ["loss=cispo,aggregation=prompt,normalization=batch", "loss=dr_grpo,aggregation=constant,normalization=none"]
+    assert variants(sweep) == [
+        "loss=cispo,aggregation=prompt,normalization=batch",
+        "loss=dr_grpo,aggregation=constant,normalization=none",
+    ]
 
 
 def test_zip_multiplies_with_vary() -> None:

@@ -33,8 +33,8 @@ class Labels:
             answer = Rollout((5, 1), (-0.25, -0.5), (False, False), ((self.version, 0, 2),), "stop")
             self.waiting.append(Group(request.id, (answer,) * request.count))
 
-    def collect(self) -> list[Group]:
-        return [self.waiting.pop()] if self.waiting else []
+    def collect(self, *, wait: bool) -> list[Group]:
+        return [self.waiting.pop()] if self.waiting and wait else []
 
     def publish(self, version: int, model: Any) -> None:
         self.version = version
@@ -111,11 +111,11 @@ def test_requests_are_reproducible_and_distinct(small_recipe: Recipe, random_mod
 def test_saved_and_loaded_nothing_is_lost_or_asked_twice(
     small_recipe: Recipe, random_model_folder: str, tmp_path: Path
 ) -> None:
-    """Two batches are finished, one is half finished: the first two come back as they were, the rest is submitted again."""
+    """Finished groups come back as they were, of batches that are half finished too; the rest is submitted again."""
     engine = Labels()
     way, _, _ = intake(small_recipe, random_model_folder)
     way.admit(engine, 0)
-    taken = way.take(engine, range(0, 1), 0)
+    taken = way.take(engine, range(1), 0)
     way.save(tmp_path / "rollouts.npz")
     missing = {group.id for group in engine.waiting}
 

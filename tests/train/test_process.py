@@ -103,8 +103,9 @@ def test_a_run_leaves_what_was_promised(undisturbed: RunFolder, small_recipe: Re
     provenance = json.loads(undisturbed.provenance.read_text())
     assert provenance["threads"] == 1 and provenance["devices"]["kind"] == "cpu"
     last = [row for row in found if row["kind"] == "step"][-1]["metrics"]
-    # Batches 0..9 were admitted by version 7 (lag 2), 16 rollouts each; lag and clocks as the scheme says.
-    assert last["clock/samples"] == 10 * 16 and last["train/lag_max"] in (2, None) or last["train/groups_trained"] == 0
+    # Batches 0..9 were admitted by version 7 (lag 2), 16 rollouts each.
+    assert last["clock/samples"] == 10 * 16
+    assert {row["metrics"].get("train/lag_max") for row in found} <= {None, 0, 1, 2}
     assert last["clock/startup_hours"] > 0 and last["clock/device_hours"] > 0
     hours = [row["metrics"]["clock/device_hours"] for row in found if row["kind"] == "step"]
     assert hours == sorted(hours)

@@ -1,4 +1,4 @@
-"""One step of a real model: gradients don't depend on how the batch is cut, filters and forced tokens leave the counts."""
+"""One step of a real model: the gradient, however the batch is cut; filters and forced tokens leave the counts."""
 
 from dataclasses import replace
 from typing import Any
