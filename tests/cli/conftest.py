@@ -19,6 +19,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "dossier à moi"
     monkeypatch.setenv("RLSWEEP_ROOT", str(path))
     monkeypatch.setattr(local, "TRAINER", (sys.executable, str(FAKE)))
+    monkeypatch.setattr(local, "_FOLLOW_S", 0.1)
     monkeypatch.setattr(rlsweep.track, "sync", lambda root, name, say: say(f"synced {name}"))
     return path
 

@@ -15,6 +15,7 @@ FAKE = (sys.executable, str(Path(__file__).with_name("fake_trainer.py")))
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     """A root whose runs are trained by the fake trainer."""
     monkeypatch.setattr(local, "TRAINER", FAKE)
+    monkeypatch.setattr(local, "_FOLLOW_S", 0.1)
     return Root(tmp_path / "dossier à moi")
 
 

@@ -33,6 +33,7 @@ from rlsweep.launch.submit import submit
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import expand
 local.TRAINER = tuple(sys.argv[2:])
+local._FOLLOW_S = 0.1
 root = Root(Path(sys.argv[1]))
 sweep = expand("scalerl", scale="tiny", overrides=["budget.steps=4"], vary=["loss=cispo,dapo"], name="s")
 decisions = decide(sweep, root)
