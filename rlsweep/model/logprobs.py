@@ -24,18 +24,18 @@ class Packed:
 
 def pack(prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], device: torch.device | str) -> Packed:
     """Pad N prompts with their responses on the right; the id of padding is never looked at."""
-    longest = max(len(p) + len(r) for p, r in zip(prompts, responses, strict=True))
-    width = max(map(len, responses))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    sources = torch.zeros(len(prompts), width, dtype=torch.long)
-    targets = torch.zeros(len(prompts), width, dtype=torch.long)
-    valid = torch.zeros(len(prompts), width, dtype=torch.bool)
-    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        ids[row, : len(prompt) + len(response)] = torch.tensor([*prompt, *response])
-        sources[row, : len(response)] = torch.arange(len(response)) + len(prompt) - 1
-        targets[row, : len(response)] = torch.tensor(response)
-        valid[row, : len(response)] = True
-    return Packed(*(tensor.to(device) for tensor in (ids, sources, targets, valid)))
+    prompt_length = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    length = torch.tensor([len(response) for response in responses])[:, None]
+    place = torch.arange(int(length.max()))
+    valid = place < length
+    ids = _padded([[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)])
+    sources = torch.where(valid, prompt_length - 1 + place, 0)
+    return Packed(*(tensor.to(device) for tensor in (ids, sources, _padded(responses), valid)))
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
 
 
 def response_logprobs(

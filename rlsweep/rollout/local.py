@@ -10,7 +10,7 @@ from transformers import DynamicCache, PreTrainedModel
 from rlsweep.model.head import body, head_logits
 from rlsweep.rollout.protocol import Group, Interruption, Request, Rollout
 
-ROWS = 1024
+ROWS = 2048
 """Most rollouts that are sampled side by side."""
 COMPACT_BELOW = 0.8
 """Finished rows are taken out of the cache once so few are left: a copy costs about as much as a step of the rest."""
@@ -60,22 +60,14 @@ class LocalEngine:
     def _sample(self, requests: list[Request]) -> list[Group]:
         block = _Block(requests, self._model.device)
         cache = DynamicCache(config=self._model.config)
-        ids, attention = block.ids, block.attention
-        rows = torch.arange(len(ids), device=ids.device)
+        rows = torch.arange(len(block.owner), device=block.owner.device)
+        # A group's prompt is computed once, then each of its rollouts goes on from a copy.
+        hidden = self._forward(block.prompts, block.attention, cache)[block.owner]
+        cache.batch_select_indices(block.owner)
+        attention = block.attention[block.owner]
         forced_left = torch.zeros_like(rows)
-        ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        ended = torch.zeros_like(rows, dtype=torch.bool)
         for position in range(block.longest):
-            places = (attention.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-            hidden = body(
-                self._model,
-                self._dtype,
-                input_ids=ids,
-                # Without padding on the left the causal mask alone is right, and faster.
-                attention_mask=attention if block.padded else None,
-                position_ids=places,
-                past_key_values=cache,
-                use_cache=True,
-            )[:, -1]
             logs = torch.log_softmax(head_logits(self._model, hidden, self._head_dtype) / requests[0].temperature, -1)
             token = _draw(logs, block.noise[rows, position])
             logprob = logs.gather(-1, token[:, None]).squeeze(-1)
@@ -91,13 +83,26 @@ class LocalEngine:
             if left == 0:
                 break
             attention = torch.cat([attention, attention.new_ones(len(attention), 1)], 1)
-            ids = token[:, None]
             if left < COMPACT_BELOW * len(rows):
                 keep = alive.nonzero().squeeze(-1)
                 cache.batch_select_indices(keep)
-                ids, attention, rows = ids[keep], attention[keep], rows[keep]
+                token, attention, rows = token[keep], attention[keep], rows[keep]
                 ended, forced_left = ended[keep], forced_left[keep]
+            hidden = self._forward(token[:, None], attention, cache)
         return block.groups(self._version)
+
+    def _forward(self, ids: torch.Tensor, attention: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+        """Last hidden state [N, width] after `ids` [N, L], the newest columns of `attention` [N, all tokens so far]."""
+        places = (attention.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        return body(
+            self._model,
+            self._dtype,
+            input_ids=ids,
+            attention_mask=attention,
+            position_ids=places,
+            past_key_values=cache,
+            use_cache=True,
+        )[:, -1]
 
     def _force(
         self,
@@ -119,37 +124,40 @@ class LocalEngine:
 
 
 class _Block:
-    """The rows that are sampled side by side, and what has been sampled: one row a rollout, in order of request."""
+    """Requests that are sampled side by side: one row a prompt (left-padded) and, of what is sampled, one a rollout.
+
+    `owner` [rollouts] is the row of each rollout's prompt.
+    """
 
     def __init__(self, requests: list[Request], device: torch.device):
         self.requests = requests
-        rows = [request for request in requests for _ in range(request.count)]
+        counts = [request.count for request in requests]
         width = max(len(request.prompt) for request in requests)
         self.longest = max(request.max_tokens for request in requests)
-        self.padded = any(len(request.prompt) < width for request in requests)
-        self.ids = torch.zeros(len(rows), width, dtype=torch.long)
-        self.attention = torch.zeros(len(rows), width, dtype=torch.long)
-        for row, request in enumerate(rows):
-            self.ids[row, width - len(request.prompt) :] = torch.tensor(request.prompt)
-            self.attention[row, width - len(request.prompt) :] = 1
-        noise = np.ones((len(rows), self.longest))
+        prompts = torch.zeros(len(requests), width, dtype=torch.long)
+        attention = torch.zeros(len(requests), width, dtype=torch.long)
+        noise = np.ones((sum(counts), self.longest))
         at = 0
-        for request in requests:
-            block = np.random.default_rng(request.seed).random((request.count, request.max_tokens))
-            noise[at : at + request.count, : request.max_tokens] = block
+        for row, request in enumerate(requests):
+            prompts[row, width - len(request.prompt) :] = torch.tensor(request.prompt)
+            attention[row, width - len(request.prompt) :] = 1
+            drawn = np.random.default_rng(request.seed).random((request.count, request.max_tokens))
+            noise[at : at + request.count, : request.max_tokens] = drawn
             at += request.count
-        never = [self.longest]
-        positions = [p for r in requests for p in (r.interrupt_at or never * r.count)]
-        self.ids, self.attention = self.ids.to(device), self.attention.to(device)
+        never = (self.longest,)
+        positions = [p for request in requests for p in (request.interrupt_at or never * request.count)]
+        rows = len(positions)
+        self.prompts, self.attention = prompts.to(device), attention.to(device)
+        self.owner = torch.repeat_interleave(torch.tensor(counts)).to(device)
         self.noise = torch.from_numpy(noise).to(device)
-        self.limit = torch.tensor([request.max_tokens for request in rows], device=device)
+        self.limit = torch.tensor([request.max_tokens for request in requests], device=device)[self.owner]
         self.interrupt_at = torch.tensor(positions, device=device)
-        self.tokens = torch.zeros(len(rows), self.longest, dtype=torch.long, device=device)
-        self.logprobs = torch.zeros(len(rows), self.longest, device=device)
-        self.forced = torch.zeros(len(rows), self.longest, dtype=torch.bool, device=device)
-        self.length = torch.zeros(len(rows), dtype=torch.long, device=device)
-        self.stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
-        self.running = torch.ones(len(rows), dtype=torch.bool, device=device)
+        self.tokens = torch.zeros(rows, self.longest, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(rows, self.longest, device=device)
+        self.forced = torch.zeros(rows, self.longest, dtype=torch.bool, device=device)
+        self.length = torch.zeros(rows, dtype=torch.long, device=device)
+        self.stopped = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.running = torch.ones(rows, dtype=torch.bool, device=device)
 
     def record(
         self, rows: torch.Tensor, position: int, token: torch.Tensor, logprob: torch.Tensor, forced: torch.Tensor

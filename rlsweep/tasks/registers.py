@@ -48,6 +48,7 @@ class RegisterTask:
         rng = np.random.default_rng([section.table_seed, 0])
         multiplier = rng.choice(np.arange(1, 16, 2), size=(len(OPERATIONS), 1))
         constant = rng.integers(16, size=(len(OPERATIONS), 1))
+        self._held_out: list[Prompt] = []
         self.table = (multiplier * np.arange(16) + constant) % 16
         """Result of each operation on each state, [8, 16]."""
         facts = self.table.size
@@ -69,8 +70,10 @@ class RegisterTask:
 
     def held_out(self, count: int) -> Sequence[Prompt]:
         """The first `count` evaluation prompts, the same for every run on this table."""
-        rng = np.random.default_rng([self.section.table_seed, 2])
-        return self._draw(rng, count, held_out=True)
+        if len(self._held_out) < count:
+            rng = np.random.default_rng([self.section.table_seed, 2])
+            self._held_out = self._draw(rng, count, held_out=True)
+        return self._held_out[:count]
 
     def grade(self, prompt: Prompt, response: str, *, stopped: bool) -> Outcome:
         """A response is right if it stops after `#` and the final state."""

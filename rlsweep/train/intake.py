@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,10 @@ class Tokens:
         self._tokenizer = tokenizer
         self._task = task
         self.eos: int = tokenizer.eos_token_id
+        # A prompt is asked for again when its batch is submitted, counted and graded, and in the next epoch.
+        self.encode = lru_cache(maxsize=8192)(self._encode)
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def _encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` without special tokens."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
