@@ -37,8 +37,8 @@ report: .venv/installed ## fit and compare the newest sweep
 status: .venv/installed ## say where the runs of the newest sweep are
 	$(BIN)/rlsweep status
 
-docs: .venv/installed ## write docs/cli.md again
-	$(BIN)/python -m rlsweep.cli.reference > docs/cli.md
+docs: .venv/installed ## write docs/cli.md and docs/metrics.md again
+	$(BIN)/python -m rlsweep.cli.reference > docs/cli.md && $(BIN)/python -m rlsweep.store.metrics > docs/metrics.md
 
 clean: ## remove the environment and caches, never results
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

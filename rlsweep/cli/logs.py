@@ -53,8 +53,8 @@ def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: s
 
 def _follow(run: "RunFolder", number: int) -> None:
     """Print attempts from `number` on as they grow, until the run rests and no later attempt has come for a while."""
-    from rlsweep.launch.state import look
     from rlsweep.store import attempts
+    from rlsweep.store.state import look
 
     attempt, offset, at_work = attempts.Attempt(run, number), 0, time.monotonic()
     note(f"run {run.key}, attempt {number}: {attempt.log}")

@@ -5,11 +5,11 @@ import signal
 import time
 from collections.abc import Sequence
 
-from rlsweep.launch.state import look
 from rlsweep.store import attempts
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import RunFolder
+from rlsweep.store.state import look
 
 _POLL_S = 0.1
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlsweep.launch.display import Evaluated
-from rlsweep.launch.state import look
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import newest_row
 from rlsweep.store.outcome import Outcome
 from rlsweep.store.rows import parse
+from rlsweep.store.state import look
 from rlsweep.sweep.expand import Run
 
 EXIT_SAVED = 75

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlsweep.errors import RlsweepError
-from rlsweep.launch.state import look
 from rlsweep.store import checkpoints, ledger
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.ledger import Intent
+from rlsweep.store.state import look
 from rlsweep.sweep.expand import Run, Sweep
 
 Action = Literal["submit", "resume", "continue", "skip", "leave"]

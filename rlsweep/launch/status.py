@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from rlsweep.launch.state import STATES, State, look
 from rlsweep.store import ledger
 from rlsweep.store.journal import newest_row
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import Row
+from rlsweep.store.state import STATES, State, look
 
 
 @dataclass(frozen=True)

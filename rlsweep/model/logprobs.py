@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedModel
 
 from rlsweep.model.head import body, head_logits
 
@@ -39,7 +40,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 def response_logprobs(
-    model: torch.nn.Module, packed: Packed, *, temperature: float, dtype: str, head_dtype: str
+    model: PreTrainedModel, packed: Packed, *, temperature: float, dtype: str, head_dtype: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability [N, T] of every response token at `temperature`, and the entropy [N, T] (no gradient) there.
 

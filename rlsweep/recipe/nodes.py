@@ -150,6 +150,7 @@ class _Reader:
         return node
 
     def place(self, event: yaml.Event) -> Place:
+        assert event.start_mark is not None
         return self.at(event.start_mark.line + 1)
 
     def node(self, event: yaml.Event, level: int) -> Node:
@@ -163,6 +164,7 @@ class _Reader:
             if event.anchor not in self.anchors:
                 raise place.error("", f"alias *{event.anchor} names nothing that stands before it")
             return self.anchors[event.anchor]
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
         if event.tag is not None:
             raise place.error("", f"tag {event.tag}: tags are not allowed")
         if isinstance(event, yaml.ScalarEvent):

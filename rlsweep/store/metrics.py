@@ -50,3 +50,27 @@ METRICS: dict[str, Metric] = {
     "evaluation/truncated": Metric("fraction", "share of responses of the evaluation cut off at the token limit"),
     "evaluation/interrupted": Metric("fraction", "share of responses of the evaluation that were interrupted"),
 }
+
+
+def to_markdown() -> str:
+    """The schema as docs/metrics.md."""
+    rows = []
+    for name, metric in METRICS.items():
+        meaning = metric.meaning.replace("|", "\\|")  # a bar would end the cell
+        rows.append(f"| `{name}` | {metric.unit} | {meaning} |")
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "Every name that stands in a journal and in MLflow. Made by `make docs`; a test holds it current.",
+            "",
+            "| name | unit | meaning |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(to_markdown(), end="")

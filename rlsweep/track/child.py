@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlsweep.errors import RlsweepError
-from rlsweep.launch.state import look
 from rlsweep.recipe.key import NOT_IDENTITY, leaves
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import attempts, checkpoints
@@ -15,6 +14,7 @@ from rlsweep.store.files import read_json
 from rlsweep.store.layout import RunFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import read_bytes
+from rlsweep.store.state import look
 from rlsweep.track.points import evaluations
 
 PARAM_LIMIT = 6000

@@ -71,13 +71,15 @@ def locate(root: Path, environment: Mapping[str, str] = os.environ) -> Tracking:
             file = Path(uri.removeprefix(_SQLITE).partition("?")[0]).absolute()
             uri = f"{_SQLITE}{file}"
         return Tracking(uri, file, None if remote else root / "mlartifacts", ours=False)
-    kind = network_filesystem(root)
-    awkward = re.search(r"[#?%]", str(root))
-    if kind is None and awkward is None:
+    why = None
+    if kind := network_filesystem(root):
+        why = f"{root} is on a network file system ({kind})"
+    elif awkward := re.search(r"[#?%]", str(root)):
+        why = f"{root} holds a {awkward[0]!r}"
+    if why is None:
         return Tracking(f"{_SQLITE}{root}/mlflow.db", root / "mlflow.db", root / "mlartifacts", ours=True)
     state = Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "rlsweep"
     folder = state / hashlib.sha256(str(root).encode()).hexdigest()[:12]
-    why = f"{root} is on a network file system ({kind})" if kind else f"{root} holds a {awkward[0]!r}"  # type: ignore[index]
     notice = f"{why}: its MLflow store is {folder / 'mlflow.db'}"
     if network_filesystem(folder):
         notice += ", on a network file system too; set XDG_STATE_HOME to a local folder or MLFLOW_TRACKING_URI"

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> 
     return {"finished": 0, "interrupted": SAVED, "diverged": DIVERGED}[ended.state]
 
 
-def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: object, started: float) -> Outcome:
+def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: Callable[[], bool], started: float) -> Outcome:
     import torch
 
     from rlsweep.train.loop import train
@@ -89,7 +90,7 @@ def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: object, started
     state, length = build(recipe, run, attempt, _source(recipe, run), started)
     say = f"one process, {state.accelerator.distributed_type}, {state.accelerator.device}, {threads} thread(s)"
     print(f"attempt {attempt.number} from step {state.step}: {say}", flush=True)
-    return train(state, length, stop, lambda text: print(text, flush=True))  # type: ignore[arg-type]
+    return train(state, length, stop, lambda text: print(text, flush=True))
 
 
 def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:

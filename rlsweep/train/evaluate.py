@@ -1,7 +1,7 @@
 """An evaluation: mean pass rate of one frozen policy version on the task's held-out prompts."""
 
 from rlsweep.recipe.schema import Recipe
-from rlsweep.rollout.protocol import RolloutEngine
+from rlsweep.rollout.protocol import Rollout, RolloutEngine
 from rlsweep.store.rows import Row
 from rlsweep.tasks.protocol import Task
 from rlsweep.train.intake import Intake, Tokens, requests
@@ -20,7 +20,7 @@ def evaluate(recipe: Recipe, task: Task, tokens: Tokens, intake: Intake, engine:
     ids = range(-1, -1 - len(prompts), -1)
     engine.submit(requests(recipe, ids, encoded, "evaluation", step, options.samples, options.temperature))
     counts: dict[int, int] = {}
-    rollouts = []
+    rollouts: list[Rollout] = []
     while len(counts) < len(prompts):
         for group in intake.collect(engine):
             prompt = prompts[-1 - group.id]
@@ -35,6 +35,6 @@ def evaluate(recipe: Recipe, task: Task, tokens: Tokens, intake: Intake, engine:
             "evaluation/pass_rate": sum(counts.values()) / len(rollouts),
             "evaluation/response_tokens": sum(len(rollout.tokens) for rollout in rollouts) / len(rollouts),
             "evaluation/truncated": sum(rollout.finish == "length" for rollout in rollouts) / len(rollouts),
-            "evaluation/interrupted": sum(any(rollout.forced) for rollout in rollouts) / len(rollouts),
+            "evaluation/interrupted": sum(True in rollout.forced for rollout in rollouts) / len(rollouts),
         },
     }

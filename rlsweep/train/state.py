@@ -36,7 +36,7 @@ class State:
     attempt: Attempt
     step: int
     accelerator: Accelerator
-    model: torch.nn.Module
+    model: PreTrainedModel
     optimizer: AcceleratedOptimizer
     task: Task
     tokens: Tokens

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
+from transformers import PreTrainedModel
 
 from rlsweep.model.logprobs import pack, response_logprobs
 from rlsweep.recipe.schema import Recipe
@@ -68,13 +69,13 @@ def select(recipe: Recipe, groups: Sequence[Graded]) -> tuple[TrainingBatch, dic
         "train/groups_zero_variance": int(flat.sum()),
         "train/response_tokens": sum(len(rollout.tokens) for rollout in rollouts) / len(rollouts),
         "train/truncated": sum(rollout.finish == "length" for rollout in rollouts) / len(rollouts),
-        "train/interrupted": sum(any(rollout.forced) for rollout in rollouts) / len(rollouts),
+        "train/interrupted": sum(True in rollout.forced for rollout in rollouts) / len(rollouts),
     }
 
 
 def update(
     recipe: Recipe,
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     optimizer: AcceleratedOptimizer,
     accelerator: Accelerator,
     batch: TrainingBatch,

@@ -75,7 +75,7 @@ def _warm_start(section: Embedded, task: RegisterTask) -> Qwen3ForCausalLM:
     rng = np.random.default_rng([task.section.table_seed, 3])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(task.section.table_seed)
-        model = new_model(section, len(ALPHABET))
+        model: Qwen3ForCausalLM = new_model(section, len(ALPHABET))
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(section.warm_start_steps):
         ids, mask = (torch.from_numpy(array) for array in task.demonstrations(rng, BATCH))
@@ -87,4 +87,4 @@ def _warm_start(section: Embedded, task: RegisterTask) -> Qwen3ForCausalLM:
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / section.warm_start_steps)
         optimizer.step()
     torch.set_num_threads(threads)
-    return model.eval()
+    return model

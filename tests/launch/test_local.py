@@ -12,12 +12,12 @@ from rlsweep.launch.cancel import cancel
 from rlsweep.launch.display import Evaluated
 from rlsweep.launch.local import Result, run_all
 from rlsweep.launch.plan import decide
-from rlsweep.launch.state import look
 from rlsweep.launch.submit import submit
 from rlsweep.store import attempts, ledger, outcome
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import read_rows
 from rlsweep.store.layout import Root
+from rlsweep.store.state import look
 from rlsweep.sweep.expand import Sweep
 
 Make = Callable[..., Sweep]
