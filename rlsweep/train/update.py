@@ -20,7 +20,7 @@ from rlsweep.train.rewards import correct, reward
 
 
 class Diverged(Exception):
-    """A loss or gradient that is not finite: the run ends, its last good checkpoint stays."""
+    """A loss, gradient or policy that is not finite: the run ends, its last good checkpoint stays."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,14 @@ class TrainingBatch:
 
 
 def select(recipe: Recipe, groups: Sequence[Graded]) -> tuple[TrainingBatch, dict[str, float]]:
-    """Filter groups, reward what is left, and give each rollout its advantage and weight over the whole batch."""
+    """Filter groups, reward what is left, and give each rollout its advantage and weight over the whole batch.
+
+    Diverged where the policy that sampled them was broken: its log-probabilities are not finite.
+    """
     outcomes = [outcome for group in groups for outcome in group.outcomes]
     rollouts = [rollout for group in groups for rollout in group.rollouts]
+    if not all(math.isfinite(sum(rollout.logprobs)) for rollout in rollouts):
+        raise Diverged("the policy's log-probabilities are not finite")
     group_index = torch.tensor([place for place, group in enumerate(groups) for _ in group.rollouts])
     rewards = reward(recipe.reward, recipe.length, outcomes, [len(rollout.tokens) for rollout in rollouts])
     flat = zero_variance(correct(outcomes), group_index)

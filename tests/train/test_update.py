@@ -12,6 +12,7 @@ from rlsweep.model.logprobs import pack, response_logprobs
 from rlsweep.recipe.curriculum import Curriculum
 from rlsweep.recipe.execution import Execution
 from rlsweep.recipe.loss import Cispo, Dapo, Gspo
+from rlsweep.recipe.reward import Reward
 from rlsweep.recipe.schema import Recipe
 from rlsweep.rollout.protocol import Rollout
 from rlsweep.tasks.protocol import Outcome
@@ -95,7 +96,7 @@ def test_the_gradient_is_the_formula_written_out(random_model_folder: str, recip
     total.backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert torch.allclose(caught, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
-    assert metrics["train/loss"] == pytest.approx(float(total), rel=1e-4)
+    assert metrics["train/loss"] == pytest.approx(total.item(), rel=1e-4)
     assert metrics["train/lag_max"] == 3 and metrics["train/lag_mean"] == pytest.approx((3 * 14 + 2 * 2) / 16)
 
 
@@ -123,9 +124,15 @@ def test_losses_reach_the_gradient(random_model_folder: str, recipe: Recipe, los
 
 
 def test_a_gradient_that_is_not_finite_is_divergence(random_model_folder: str, recipe: Recipe) -> None:
-    bad = replace(GROUPS[0].rollouts[0], logprobs=(float("nan"), -1.0, -1.0))
+    huge = replace(recipe, loss=Dapo(), reward=Reward(correct=1e38, wrong=-1e38), normalization="none")
     with pytest.raises(Diverged, match="step 4"):
-        gradient(random_model_folder, recipe, [replace(GROUPS[0], rollouts=(bad, GROUPS[0].rollouts[1])), GROUPS[1]])
+        gradient(random_model_folder, huge, GROUPS)
+
+
+def test_rollouts_of_a_broken_policy_are_divergence(recipe: Recipe) -> None:
+    bad = replace(GROUPS[2].rollouts[0], logprobs=(-1.0, float("nan"), -1.0))
+    with pytest.raises(Diverged, match="not finite"):
+        select(recipe, [replace(GROUPS[2], rollouts=(bad, GROUPS[2].rollouts[1])), *GROUPS[:2]])
 
 
 def test_the_rate_warms_up_and_stays(recipe: Recipe) -> None:
