@@ -57,6 +57,7 @@ def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked.append(received))
     try:
+        attempt.require_owner()
         run.outcome.unlink(missing_ok=True)
         ended = _run(recipe, run, attempt, lambda: bool(asked), started)
     except Superseded:

@@ -35,7 +35,7 @@ class Tokens:
     """Text to token ids and back, as the task and the engine need them."""
 
     def __init__(self, tokenizer: Any, task: Task):
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._task = task
         self.eos: int = tokenizer.eos_token_id
         # A prompt is asked for again when its batch is submitted, counted and graded, and in the next epoch.
@@ -43,12 +43,12 @@ class Tokens:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` without special tokens."""
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def grade(self, prompt: Prompt, rollout: Rollout) -> Outcome:
         """The verifier's outcome of one rollout."""
         stopped = rollout.finish == "stop"
-        text = self._tokenizer.decode(rollout.tokens[:-1] if stopped else rollout.tokens)
+        text = self.tokenizer.decode(rollout.tokens[:-1] if stopped else rollout.tokens)
         return self._task.grade(prompt, text, stopped=stopped)
 
 

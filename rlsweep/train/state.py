@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -40,7 +39,6 @@ class State:
     optimizer: AcceleratedOptimizer
     task: Task
     tokens: Tokens
-    tokenizer: Any
     stream: PromptStream
     intake: Intake
     engine: RolloutEngine
@@ -83,7 +81,6 @@ def build(
         optimizer=prepared_optimizer,
         task=task,
         tokens=tokens,
-        tokenizer=tokenizer,
         stream=stream,
         intake=Intake(recipe, task, stream, tokens, clock.generated),
         engine=engine,
@@ -97,7 +94,7 @@ def save(state: State, journal: Journal) -> None:
     journal.sync()
     with checkpoints.writing(state.run, state.attempt, state.step) as folder:
         state.accelerator.unwrap_model(state.model).save_pretrained(folder / "model")
-        state.tokenizer.save_pretrained(folder / "model")
+        state.tokens.tokenizer.save_pretrained(folder / "model")
         torch.save(state.optimizer.state_dict(), folder / "optimizer.pt")
         state.intake.save(folder / "rollouts.npz")
         saved = {
