@@ -1,5 +1,6 @@
 """What commands print: columns on a terminal, tab-separated rows elsewhere; in a pipe, notes don't mix with rows."""
 
+import itertools
 import json
 import os
 import shutil
@@ -10,8 +11,8 @@ from collections.abc import Sequence
 import click
 
 ROOT_HELP = "Folder of runs and sweeps [default: RLSWEEP_ROOT, else ./rlsweep-out]."
-_LEAST_LAST = 24
-"""Columns that the last cell of a row needs to be wrapped beside the others."""
+_LEAST_FOLDED = 12
+"""Columns are folded down to this width: that of a run's key, which never is."""
 
 
 def note(text: str) -> None:
@@ -35,25 +36,31 @@ def print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def layout(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Lines of a table: the last column is wrapped, or where that does not fit, each cell gets a line of its own."""
+    """Lines of a table: the widest columns are folded, or where that does not fit, each cell gets a line of its own."""
     if not rows:
         return []
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    before = sum(widths[:-1]) + 2 * (len(head) - 1)
-    if before + min(widths[-1], _LEAST_LAST) > width:
-        longest = max(map(len, head))
-        blocks = [[f"{name:<{longest}}  {cell}".rstrip() for name, cell in zip(head, row, strict=True)] for row in rows]
-        return "\n\n".join("\n".join(block) for block in blocks).split("\n")
-    lines = [_emphasis(_padded(head, widths))]
-    for row in rows:
-        last = textwrap.wrap(row[-1], width - before, break_long_words=False, break_on_hyphens=False) or [""]
-        lines.append(_padded([*row[:-1], last[0]], widths))
-        lines += [" " * before + more for more in last[1:]]
-    return lines
+    room = width - 2 * (len(head) - 1)
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= _LEAST_FOLDED:
+            return _blocks(head, rows)
+        widths[widest] -= 1
+    return [*map(_emphasis, _folded(head, widths)), *(line for row in rows for line in _folded(row, widths))]
 
 
-def _padded(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+def _folded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    columns = [
+        textwrap.wrap(cell, each, break_on_hyphens=False) or [""] for cell, each in zip(cells, widths, strict=True)
+    ]
+    lines = itertools.zip_longest(*columns, fillvalue="")
+    return ["  ".join(f"{cell:<{each}}" for cell, each in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def _blocks(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    longest = max(map(len, head))
+    blocks = [[f"{name:<{longest}}  {cell}".rstrip() for name, cell in zip(head, row, strict=True)] for row in rows]
+    return "\n\n".join("\n".join(block) for block in blocks).split("\n")
 
 
 def _emphasis(text: str) -> str:

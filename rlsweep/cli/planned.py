@@ -63,7 +63,7 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
     note(f"sweep {sweep.name}: {sweep.recipe_name}{scale}, {_runs(len(decisions))}, in {root.path}")
     for text in sweep.notes:
         note(f"note: {text}")
-    head = ("run", "variant", "seed", "action", "steps", "compute at most", "reason")
+    head = ("run", "variant", "seed", "action", "steps", "at most", "reason")
     print_rows(head, [_row(each) for each in decisions])
     number = {action: sum(each.action == action for each in decisions) for action in ACTIONS}
     note(", ".join(f"{count} to {action}" for action, count in number.items() if count))

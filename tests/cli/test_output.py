@@ -14,7 +14,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
 
-def test_columns_are_aligned_and_the_last_is_wrapped() -> None:
+def test_columns_are_aligned_and_the_widest_are_folded() -> None:
     assert layout(HEAD, ROWS, 60) == [
         "run           variant    reason",
         "0123456789ab  base       new",
@@ -23,8 +23,15 @@ def test_columns_are_aligned_and_the_last_is_wrapped() -> None:
     ]
 
 
+def test_folding_keeps_every_character() -> None:
+    rows = [("0123456789ab", "curriculum.no_positive_resampling=null", "a reason in words")]
+    lines = layout(HEAD, rows, 46)
+    assert all(len(line) <= 46 for line in lines) and len(lines) > 3
+    assert "".join(line[14:29].strip() for line in lines[1:]) == rows[0][1]
+
+
 def test_on_a_narrow_terminal_each_cell_has_a_line_and_none_is_cut() -> None:
-    lines = layout(HEAD, ROWS, 40)
+    lines = layout(HEAD, ROWS, 30)
     assert lines[:4] == ["run      0123456789ab", "variant  base", "reason   new", ""]
     assert lines[-1] == "reason   " + ROWS[1][2]
 
