@@ -247,8 +247,13 @@ def _worth_another_try(job: Job) -> bool:
 
 
 def _model(run: Run) -> tuple[object, ...]:
-    """What tells one embedded model from another: all leaves of its sections."""
-    return tuple(item for item in leaves(run.recipe).items() if item[0].startswith(("model.", "task.")))
+    """What tells one embedded model from another: the leaves of model and task that decide its weights."""
+    others = ("model.dtype", "model.head_dtype", "task.prompts")
+    return tuple(
+        (path, value)
+        for path, value in leaves(run.recipe).items()
+        if path.startswith(("model.", "task.")) and path not in others
+    )
 
 
 def _prepare_log(root: Root, run: Run) -> Path:
