@@ -143,7 +143,7 @@ def _flags(
     trained = [c.compute[c.compute > 0].min() for c in curves if (c.compute > 0).any()]
     if trained and C_mid.estimate is not None and not min(trained) <= C_mid.estimate <= window[1]:
         flags.append("C_mid lies outside the observed compute.")
-    if seed_scale > 2:
+    if seed_scale > 1:
         flags.append(f"The seeds differ: about {seed_scale:.0f} times the usual spread between seeds is allowed for.")
     columns = [draws[:, k, None] for k in range(4)]
     misfit = lack_of_fit(curves, [np.median(pass_rate(c.compute, *columns), axis=0) for c in curves])

@@ -1,4 +1,5 @@
-"""Gram products of the law's columns under each noise hypothesis: all that the data say, given C_mid and B.
+"""Gram products of the law's columns under each noise hypothesis: all that the data say, given C_mid and B. From them
+the Gaussian of (R0, A).
 
 The columns of a cell (C_mid, B) are 1, the gain share g and h = B g (1 - g), the slope of g against -log C_mid; y is
 the data. Each is whitened by a scalar Kalman filter of the wander, whose gains don't depend on the cell: linear in
@@ -76,38 +77,43 @@ def grams(points: Points, noise: Hypotheses, log_c_mid: np.ndarray, log_b: np.nd
     return Grams(**narrow, **wide, log_det=log_det)
 
 
-def _reduce(q: Grams, k: float, gain: np.ndarray | float) -> tuple[Cells, np.ndarray]:
-    """Add the seed effects of scale `k` (Woodbury, rank 2 a seed); `gain` is A - R0 in the effect of log C_mid.
+def best_gain(q: Grams) -> np.ndarray:
+    """A - R0 of each hypothesis and cell at its best, without effects of log C_mid, (H, cells)."""
+    R0, A, _ = mode(gaussians(q, 1.0, 0.0)[0])
+    return np.asarray(A - R0)
 
-    Returns the Gaussian in (R0, A) and the log density's constant, shape (H, cells)."""
+
+def gaussians(q: Grams, k: float, gain: np.ndarray | float) -> tuple[Cells, np.ndarray]:
+    """The Gaussian in (R0, A) of each hypothesis and cell with seed effects of scale `k`, and the log density's
+    constant, shape (H, cells). The effect of a seed's log C_mid is first-order; `gain` is A - R0 in it.
+
+    The effects are contrasts: over the seeds those in A sum to 0, and so do those in log C_mid, since what all seeds
+    have in common is the law's (or its misfit), not theirs. Their covariance is that of independent effects less that
+    of their mean: Woodbury of rank 2 a seed, then of rank 2 back. With one seed nothing is left."""
     a, c = k * SEED_SD_CEILING, k * SEED_SD_LOG_C_MID * gain
     m00, m01, m11 = 1 + a * a * q.g_g, a * c * q.g_h, 1 + c * c * q.h_h
     det = m00 * m11 - m01 * m01
-    one, g, y = (a * q.one_g, c * q.one_h), (a * q.g_g, c * q.g_h), (a * q.g_y, c * q.h_y)
+    i00, i01, i11 = m11 / det, -m01 / det, m00 / det
+    n00, n01, n11 = (i.mean(axis=0) for i in (i00, i01, i11))
+    n_det = n00 * n11 - n01 * n01
+    effects = {"one": (a * q.one_g, c * q.one_h), "g": (a * q.g_g, c * q.g_h), "y": (a * q.g_y, c * q.h_y)}
+    solved = {x: (i00 * u + i01 * v, i01 * u + i11 * v) for x, (u, v) in effects.items()}
+    means = {x: (u.mean(axis=0), v.mean(axis=0)) for x, (u, v) in solved.items()}
 
-    def less(x: tuple[np.ndarray, np.ndarray], z: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return np.asarray((m11 * x[0] * z[0] - m01 * (x[0] * z[1] + x[1] * z[0]) + m00 * x[1] * z[1]) / det)
+    def product(x: str, z: str, plain: np.ndarray) -> np.ndarray:
+        own = sum((e * t).sum(axis=0) for e, t in zip(effects[x], solved[z], strict=True))
+        (x0, x1), (z0, z1) = means[x], means[z]
+        common = (n11 * x0 * z0 - n01 * (x0 * z1 + x1 * z0) + n00 * x1 * z1) / n_det
+        return np.asarray(plain.sum(axis=0) - own + len(det) * common)
 
-    one_one, one_g, g_g = q.one_one - less(one, one), q.one_g - less(one, g), q.g_g - less(g, g)
-    one_y, g_y, y_y = q.one_y - less(one, y), q.g_y - less(g, y), q.y_y - less(y, y)
+    one_one, one_g, g_g = product("one", "one", q.one_one), product("one", "g", q.one_g), product("g", "g", q.g_g)
+    one_y, g_y, y_y = product("one", "y", q.one_y), product("g", "y", q.g_y), product("y", "y", q.y_y)
     cells = Cells(
-        p00=(one_one - 2 * one_g + g_g).sum(axis=0) + _RIDGE,
-        p01=(one_g - g_g).sum(axis=0),
-        p11=g_g.sum(axis=0) + _RIDGE,
-        b0=(one_y - g_y).sum(axis=0) + 0.5 * _RIDGE,
-        b1=g_y.sum(axis=0) + 0.5 * _RIDGE,
+        p00=one_one - 2 * one_g + g_g + _RIDGE,
+        p01=one_g - g_g,
+        p11=g_g + _RIDGE,
+        b0=one_y - g_y + 0.5 * _RIDGE,
+        b1=g_y + 0.5 * _RIDGE,
     )
-    constant = -0.5 * (y_y.sum(axis=0) + np.log(det).sum(axis=0) + q.log_det)
+    constant = -0.5 * (y_y + np.log(det).sum(axis=0) + np.log(n_det) + q.log_det)
     return cells, constant
-
-
-def gaussians(q: Grams, seed_scales: tuple[float, ...]) -> tuple[Cells, np.ndarray]:
-    """For each seed scale, hypothesis and cell: the Gaussian in (R0, A) and the log density's constant, (scales, H,
-    cells).
-
-    The effect of a seed's log C_mid is first-order; its gain is the cell's best one without that effect."""
-    without, _ = _reduce(q, 1.0, 0.0)
-    R0, A, _ = mode(without)
-    parts = [_reduce(q, k, A - R0) for k in seed_scales]
-    cells = Cells(*(np.stack([getattr(c, name) for c, _ in parts]) for name in ("p00", "p01", "p11", "b0", "b1")))
-    return cells, np.stack([constant for _, constant in parts])

@@ -1,12 +1,14 @@
 """What an evaluation adds to the law: sampling noise of known or guessed size, training wander, and the seed's own
 offsets.
 
-Covariance of the points of one seed (i, j count its evaluations):
+Covariance of the points i of seed s and j of seed t, of S seeds:
 
-    D_i [i = j]  +  tau^2 rho^|i-j|  +  (.01 k)^2 g_i g_j  +  (.08 k)^2 h_i h_j
+    [s = t] (D_i [i = j]  +  tau^2 rho^|i-j|)  +  ([s = t] - 1/S) k^2 (.01^2 g_i g_j  +  .08^2 h_i h_j)
 
 D is the sampling variance, g the share of the gain made, h = dR / d log C_mid. The evaluation at compute 0 has no
-wander. tau, rho, k and, where D is unknown, its scale are summed over the small grids below."""
+wander. tau, rho and, where D is unknown, its scale are summed over the small grids below; k is judged first, from the
+differences between seeds. The seeds' effects sum to 0: the variance k^2 / S of their mean is added to A and log C_mid
+after the fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ SEED_SD_LOG_C_MID = 0.08
 
 WANDER = {0.0: 0.2, 0.003: 0.25, 0.006: 0.3, 0.012: 0.2, 0.024: 0.05}  # sd tau -> prior weight
 CORRELATION = {0.5: 0.5, 0.85: 0.5}  # rho -> prior weight
-SEED_SCALE = {1.0: 0.8, 3.0: 0.15, 10.0: 0.05}  # k -> prior weight; one seed can't tell and stays at 1
+SEED_SCALE = {1.0: 0.8, 2.0: 0.08, 3.0: 0.06, 5.0: 0.04, 10.0: 0.02}  # k -> prior weight; one seed stays at 1
 UNKNOWN_SCALE = {0.6: 0.25, 1.0: 0.5, 1.7: 0.25}  # of the sd, where the sampling variance isn't known
 
 _SD_FLOOR = 0.001  # counts that are all 0 or all k have an estimated variance of 0: no evaluation is that exact
@@ -54,6 +56,21 @@ class Points:
     seed: np.ndarray
     first: np.ndarray
     seeds: int
+
+    def matched(self) -> "Points":
+        """The evaluations up to the compute that every seed has reached; none where a seed has no evaluation."""
+        ends = [self.log_compute[self.seed == s].max(initial=-np.inf) for s in range(self.seeds)]
+        seen = len(np.unique(self.seed)) == self.seeds
+        keep = (self.log_compute <= min(ends)) & seen
+        return Points(
+            self.log_compute[keep],
+            self.pass_rate[keep],
+            self.variance[keep],
+            self.known[keep],
+            self.seed[keep],
+            self.first[keep],
+            self.seeds,
+        )
 
 
 def local_sd(curve: Curve) -> float | None:

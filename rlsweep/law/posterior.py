@@ -4,11 +4,11 @@ from exactly."""
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr, ndtri
 
 from rlsweep.law import triangle
-from rlsweep.law.grams import gaussians, grams
-from rlsweep.law.noise import SEED_SCALE, Hypotheses, Points, hypotheses
+from rlsweep.law.grams import best_gain, gaussians, grams
+from rlsweep.law.noise import SEED_SCALE, SEED_SD_CEILING, SEED_SD_LOG_C_MID, Hypotheses, Points, hypotheses
 
 B_MEDIAN, B_LOG_SD = 1.6, 0.65
 C_MID_RANGE = 0.02, 40.0  # times the largest compute
@@ -16,7 +16,8 @@ C_MID_RANGE = 0.02, 40.0  # times the largest compute
 PRIORS = (
     "log B ~ Normal(log 1.6, .65); C_mid log-uniform between .02 and 40 times the largest compute; (R0, A) uniform on "
     "0 <= R0 <= A <= 1; training wander of sd 0 to .024 with correlation .5 or .85 between evaluations; between seeds "
-    "an sd of .01 in A and .08 in log C_mid, with two or more seeds also 3 (prior weight .15) or 10 times (.05) that"
+    "an sd of .01 in A and .08 in log C_mid, with two or more seeds also 2 (prior weight .08), 3 (.06), 5 (.04) or 10 "
+    "times (.02) that, judged only from what the seeds don't have in common"
 )
 
 _COARSE, _FINE = (28, 20), (36, 28)  # cells along log C_mid and log B
@@ -53,70 +54,117 @@ _WHOLE = _Box(
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws (n, 4) in the order A, B, C_mid, R0, C_mid in units of the largest compute; posterior means of tau and
-    seed scale."""
+    """Draws (n, 4) in the order A, B, C_mid, R0, C_mid in units of the largest compute; posterior mean of tau and
+    median of the seed scale."""
 
     draws: np.ndarray
     tau: float
     seed_scale: float
 
 
-def log_weights(
-    points: Points,
-    noise: Hypotheses,
-    seed_scales: dict[float, float],
-    c: np.ndarray,
-    b: np.ndarray,
-    own: tuple[np.ndarray, np.ndarray] | None = None,
-) -> tuple[np.ndarray, triangle.Cells]:
-    """Unnormalised log posterior and Gaussian of every (seed scale, noise hypothesis, cell), shape (scales, H, cells).
+@dataclass(frozen=True)
+class _Grid:
+    """A box with its noise hypotheses and the unnormalised log posterior of each hypothesis and cell, (H, cells)."""
 
-    With `own`, the seed scale and hypothesis of each cell, only those: shape (cells,)."""
-    cells, constant = gaussians(grams(points, noise, c, b), tuple(seed_scales))
-    scales = np.log(np.array(list(seed_scales.values())))[:, None, None]
-    constant = constant + scales + noise.log_prior[:, None] - 0.5 * ((b - np.log(B_MEDIAN)) / B_LOG_SD) ** 2
+    box: _Box
+    noise: Hypotheses
+    logs: np.ndarray
+
+
+def log_weights(
+    points: Points, noise: Hypotheses, seed_scale: float, c: np.ndarray, b: np.ndarray, own: np.ndarray | None = None
+) -> tuple[np.ndarray, triangle.Cells]:
+    """Unnormalised log posterior and Gaussian of every noise hypothesis and cell, shape (H, cells).
+
+    With `own`, the hypothesis of each cell, only that: shape (cells,)."""
+    q = grams(points, noise, c, b)
+    cells, constant = gaussians(q, seed_scale, best_gain(q))
+    constant = constant + noise.log_prior[:, None] - 0.5 * ((b - np.log(B_MEDIAN)) / B_LOG_SD) ** 2
     if own is not None:
-        index = (*own, np.arange(len(c)))
+        index = (own, np.arange(len(c)))
         cells, constant = cells.take(index), constant[index]
     return constant + triangle.log_mass(cells), cells
 
 
+def seed_scale_weights(points: Points, c: float, b: float) -> np.ndarray:
+    """Posterior weights of SEED_SCALE at one cell, where the law fits best, (scales,).
+
+    Only evaluations up to the compute that every seed has reached are used. There the law and its misfit are common to
+    all seeds, so that the effects, which sum to 0, are judged by the differences between seeds alone."""
+    noise, place = hypotheses(points), (np.array([c]), np.array([b]))
+    gain = best_gain(grams(points, noise, *place))
+    q = grams(points.matched(), noise, *place)
+    logs = []
+    for k, weight in SEED_SCALE.items():
+        cells, constant = gaussians(q, k, gain)
+        logs.append(np.log(weight) + logsumexp(noise.log_prior[:, None] + constant + triangle.log_mass(cells)))
+    return np.asarray(np.exp(logs - logsumexp(logs)))
+
+
 def posterior(points: Points, draws: int, rng: np.random.Generator) -> Posterior:
-    """Zoom until the grid resolves the posterior, then draw.
+    """Fit with the usual spread of seeds, judge the spread, fit again where it is wider, then draw.
+
+    The draws are of the law of the seeds at hand. The variant's own differs from it by the mean of the seeds' effects,
+    which their curves can't show and which is added last."""
+    scales = np.array(list(SEED_SCALE))
+    seed_scale, scale_weights = 1.0, np.eye(len(scales))[0]
+    grid = _settle(points, seed_scale)
+    if points.seeds > 1:
+        best = int(logsumexp(grid.logs, axis=0).argmax())
+        c, b = (float(x[best]) for x in grid.box.centres())
+        scale_weights = seed_scale_weights(points, c, b)
+        seed_scale = float(scales[np.searchsorted(np.cumsum(scale_weights), 0.5)])
+        if seed_scale > 1:
+            grid = _settle(points, seed_scale)
+
+    A, log_b, log_c, R0 = _draw(points, grid, seed_scale, draws, rng)
+    spread = scales[_systematic(scale_weights, draws, rng)] / np.sqrt(points.seeds)
+    A = _normal_within(A, SEED_SD_CEILING * spread, R0, rng)
+    log_c = log_c + SEED_SD_LOG_C_MID * spread * rng.standard_normal(draws)
+    return Posterior(
+        draws=np.column_stack([A, np.exp(log_b), np.exp(log_c), R0]),
+        tau=float(np.sqrt(np.exp(grid.logs - logsumexp(grid.logs)).sum(axis=1) @ grid.noise.tau**2)),
+        seed_scale=seed_scale,
+    )
+
+
+def _draw(
+    points: Points, grid: _Grid, seed_scale: float, draws: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A, log B, log C_mid and R0, each (draws,).
 
     A draw picks a cell and its noise by their weight, a place in the cell by the density there, and (R0, A) from the
-    cut Gaussian of that place: nothing is left of the grid."""
-    seed_scales = SEED_SCALE if points.seeds > 1 else {1.0: 1.0}
+    cut Gaussian of that place: nothing is left of the grid. There are twice as many places as draws, evenly within
+    cells drawn by weight; each is kept by the density there against its cell's."""
+    box, number = grid.box, 2 * draws
+    flat = _systematic(np.exp(grid.logs - logsumexp(grid.logs)).ravel(), number, rng)
+    hypothesis, cell = np.unravel_index(flat, grid.logs.shape)
+    c, b = (x[cell] + size * (rng.random(number) - 0.5) for x, size in zip(box.centres(), box.size, strict=True))
+    at_place, cells = log_weights(points, grid.noise, seed_scale, c, b, own=hypothesis)
+    kept = _systematic(np.exp(np.minimum(at_place - grid.logs.ravel()[flat], 3.0)), draws, rng)
+    R0, A = triangle.draw(cells.take(kept), rng)
+    return A, b[kept], c[kept], R0
+
+
+def _settle(points: Points, seed_scale: float) -> _Grid:
+    """Zoom until the grid resolves the posterior."""
     noise, box = hypotheses(points), _WHOLE
     for zoom in range(_ZOOMS):
-        c, b = box.centres()
-        logs, _ = log_weights(points, noise, seed_scales, c, b)
+        logs, _ = log_weights(points, noise, seed_scale, *box.centres())
         weights = np.exp(logs - logsumexp(logs))
-        resolved = box.shape == _FINE and 1 / (weights.sum(axis=(0, 1)) ** 2).sum() >= _ENOUGH
+        resolved = box.shape == _FINE and 1 / (weights.sum(axis=0) ** 2).sum() >= _ENOUGH
         if resolved or zoom == _ZOOMS - 1:
             break
-        box, settled = _zoom(box, logsumexp(logs, axis=(0, 1)))
+        box, settled = _zoom(box, logsumexp(logs, axis=0))
         if settled:
-            kept = weights.sum(axis=(0, 2)) > 1e-4
-            noise = noise.take(np.flatnonzero(kept))
-            scale_weights = weights.sum(axis=(1, 2))
-            seed_scales = {k: w for (k, w), own in zip(seed_scales.items(), scale_weights, strict=True) if own > 1e-4}
+            noise = noise.take(np.flatnonzero(weights.sum(axis=1) > 1e-4))
+    return _Grid(box, noise, logs)
 
-    # twice as many places as draws, evenly within cells drawn by weight; then the density at the place against its
-    # cell's
-    number = 2 * draws
-    flat = _systematic(weights.ravel(), number, rng)
-    scale, hypothesis, cell = np.unravel_index(flat, weights.shape)
-    c = c[cell] + box.size[0] * (rng.random(number) - 0.5)
-    b = b[cell] + box.size[1] * (rng.random(number) - 0.5)
-    at_place, cells = log_weights(points, noise, seed_scales, c, b, own=(scale, hypothesis))
-    kept = _systematic(np.exp(np.minimum(at_place - logs.ravel()[flat], 3.0)), draws, rng)
-    R0, A = triangle.draw(cells.take(kept), rng)
-    return Posterior(
-        draws=np.column_stack([A, np.exp(b[kept]), np.exp(c[kept]), R0]),
-        tau=float(np.sqrt(weights.sum(axis=(0, 2)) @ noise.tau**2)),
-        seed_scale=float(weights.sum(axis=(1, 2)) @ np.array(list(seed_scales))),
-    )
+
+def _normal_within(centre: np.ndarray, sd: np.ndarray, low: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One draw from each normal, cut to [low, 1]; its centre lies within. Arguments have shape (draws,)."""
+    bottom, top = ndtr((low - centre) / sd), ndtr((1 - centre) / sd)
+    return np.asarray(np.clip(centre + sd * ndtri(bottom + rng.random(len(centre)) * (top - bottom)), low, 1))
 
 
 def _zoom(box: _Box, log_cells: np.ndarray) -> tuple[_Box, bool]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rlsweep.law.curve import Curve
 from rlsweep.law.fit import Fit, fit
+from rlsweep.law.noise import SEED_SD_CEILING
 from rlsweep.law.sigmoid import pass_rate
 
 DATA = Path(__file__).parent.parent / "data"
@@ -49,14 +50,14 @@ def width(result: Fit) -> float:
     return result.A.high - result.A.low
 
 
-def test_ninety_percent_intervals_cover_about_ninety_percent() -> None:
+@pytest.mark.parametrize(("seeds", "count"), [(1, 60), (2, 25)])
+def test_ninety_percent_intervals_cover_about_ninety_percent(seeds: int, count: int) -> None:
     rng = np.random.default_rng(0)
     covered = {"A": 0, "B": 0, "C_mid": 0, "R0": 0}
-    count = 60
     for _ in range(count):
         # the share of the gain seen runs from .5 to .98
         truth = {"A": rng.uniform(0.5, 0.9), "B": rng.uniform(1, 2.5), "C_mid": rng.uniform(0.15, 0.9), "R0": 0.2}
-        result = fit(simulate(rng, A=truth["A"], B=truth["B"], C_mid=truth["C_mid"], R0=truth["R0"]), draws=400)
+        result = fit([simulate(rng, seed, **truth) for seed in range(seeds)], draws=400)
         for name, value in truth.items():
             quantity = getattr(result, name)
             covered[name] += quantity.low <= value <= quantity.high
@@ -135,12 +136,101 @@ def test_two_seeds_are_narrower_than_one_but_not_below_the_spread_of_seeds() -> 
     assert spread > 0.95 * 2 * 1.645 * 0.08 / np.sqrt(2)
 
 
-def test_seeds_that_differ_widen_the_interval() -> None:
+# two seeds of one recipe on the embedded task: they agree, and both level off faster than the law can
+AGREE = (
+    "178 249 298 363 471 526 566 612 649 678 698 710 730 732 739 746 741 748 751 759 752",
+    "183 233 298 372 444 508 573 597 659 678 699 701 721 733 731 737 741 748 753 756 752",
+)
+_X = np.linspace(0, 1, 21)
+SHAPES = {
+    "levels off": np.mean([np.array(row.split(), dtype=float) / 1000 for row in AGREE], axis=0),
+    "slow drift": pass_rate(_X, 0.72, 3.0, 0.15, 0.18) + 0.05 * _X,
+    "two phases": 0.18 + 0.3 * pass_rate(_X, 1, 3, 0.1, 0) + 0.25 * pass_rate(_X, 1, 6, 0.5, 0),
+    "two steps": 0.2 + 0.15 * (_X > 0.2) + 0.3 * np.clip(_X - 0.7, 0, 0.2) / 0.2,
+}
+
+
+def of_shape(rates: np.ndarray, seed: int, sd: float = 0.006, points: int = 21) -> Curve:
+    noisy = rates + sd * np.random.default_rng(seed).normal(size=21)
+    curve = Curve("base", seed, "flops", _X, np.clip(noisy, 0, 1), np.full(21, sd**2))
+    return cut(curve, points)
+
+
+def differ(result: Fit) -> bool:
+    return any(flag.startswith("The seeds differ") for flag in result.flags)
+
+
+def assert_no_worse(pooled: Fit, alone: list[Fit]) -> None:
+    """Seeds that agree: not said to differ, a narrower interval, and no lower end below what they have reached."""
+    order = ["identified", "weak", "not identified"]
+    assert not differ(pooled)
+    assert width(pooled) <= 1.02 * max(width(one) for one in alone)
+    assert width(pooled) < np.mean([width(one) for one in alone])
+    assert order.index(pooled.verdict) <= max(order.index(one.verdict) for one in alone)
+    assert pooled.A.low > min(one.A.low for one in alone) - 0.01
+
+
+def test_real_seeds_that_agree_are_not_said_to_differ() -> None:
+    rates = [np.array(row.split(), dtype=float) / 1000 for row in AGREE]
+    curves = [Curve("dapo", s, "flops", _X * 9e11, y, np.full(21, 0.0065**2)) for s, y in enumerate(rates)]
+    pooled = fit(curves)
+    assert_no_worse(pooled, [fit(curve) for curve in curves])
+    assert pooled.A.low > 0.75
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_misfit_common_to_the_seeds_is_not_taken_for_their_spread(shape: str) -> None:
+    curves = [of_shape(SHAPES[shape], seed) for seed in range(2)]
+    assert_no_worse(fit(curves), [fit(curve) for curve in curves])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("points", [0, 3, 6, 11])
+def test_a_seed_that_lags_behind_does_not_turn_misfit_into_spread(shape: str, points: int) -> None:
+    ahead, behind = of_shape(SHAPES[shape], 0), of_shape(SHAPES[shape], 1, points=points)
+    pooled, alone = fit([ahead, behind]), fit(ahead)
+    assert not differ(pooled)
+    assert width(pooled) < 1.4 * width(alone) and pooled.A.low > alone.A.low - 0.03
+
+
+DIFFERENCES = {
+    "A by sd .05": [{"A": 0.65}, {"A": 0.75}],
+    "A by sd .05, three seeds": [{"A": 0.65}, {"A": 0.7}, {"A": 0.75}],
+    "C_mid by 2": [{"C_mid": 0.08}, {"C_mid": 0.16}],
+}
+
+
+@pytest.mark.parametrize("laws", DIFFERENCES.values(), ids=DIFFERENCES)
+def test_seeds_that_differ_widen_the_interval_and_are_said_to(laws: list[dict[str, float]]) -> None:
     rng = np.random.default_rng(6)
-    same = fit([simulate(rng, seed, C_mid=0.1, seed_sd=0.5) for seed in range(3)])
-    apart = fit([simulate(rng, seed, C_mid=0.1, A=A, seed_sd=0.5) for seed, A in enumerate((0.62, 0.7, 0.78))])
+    same = fit([simulate(rng, seed, C_mid=0.11, seed_sd=0.5) for seed in range(len(laws))])
+    apart = fit([simulate(rng, seed, seed_sd=0.5, **{"C_mid": 0.11, **law}) for seed, law in enumerate(laws)])
     assert width(apart) > 2 * width(same)
-    assert any(flag.startswith("The seeds differ") for flag in apart.flags)
+    assert differ(apart) and not differ(same)
+
+
+@pytest.mark.parametrize("shape", ["levels off", "slow drift"])
+def test_seeds_that_differ_are_said_to_under_a_common_misfit(shape: str) -> None:
+    start = SHAPES[shape][0]
+    curves = [of_shape(start + size * (SHAPES[shape] - start), s) for s, size in enumerate((0.92, 1.08))]
+    assert differ(fit(curves))
+
+
+@pytest.mark.parametrize("shape", [None, *SHAPES])
+def test_a_ceiling_is_not_put_below_what_was_reached(shape: str | None) -> None:
+    """Of a curve that doesn't fall, up to its noise and the usual spread between seeds."""
+    rng = np.random.default_rng(15)
+    for number in range(6):
+        if shape is None:
+            A, C_mid = rng.uniform(0.4, 0.95), np.exp(rng.uniform(np.log(0.03), np.log(2)))
+            curve = simulate(rng, n=int(rng.choice([10, 20, 40])), A=A, C_mid=C_mid)
+            noise = np.hypot(0.006, 0.005)
+        else:
+            noise = (0.003, 0.006, 0.015)[number % 3]
+            curve = of_shape(SHAPES[shape], number, noise)
+        result = fit(curve, draws=500)
+        assert not result.declines
+        assert result.A.low > curve.pass_rate[-3:].mean() - 3 * np.hypot(noise, SEED_SD_CEILING)
 
 
 @pytest.mark.parametrize(("end", "word"), [(0.0, "collapses"), (0.1, "collapses"), (0.55, "declines")])
