@@ -1,4 +1,5 @@
-# Every target is one visible command. Variables: RECIPE, SCALE, VARY, SEEDS, CLUSTER, for example
+# Every target is one visible command. Variables: RECIPE, SCALE, VARY, SEEDS, CLUSTER; an empty SCALE means the recipe's
+# own, an empty VARY the recipe alone. For example
 #   make ablate RECIPE=recipes/dapo-qwen.yaml SCALE=tiny VARY=off_policy=ppo-8,pipeline-8
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ SEEDS ?= 2
 CLUSTER ?= local
 
 BIN := .venv/bin
-SWEEP := $(RECIPE) --scale $(SCALE) --vary '$(VARY)' --seeds $(SEEDS) --cluster $(CLUSTER)
+SWEEP := $(RECIPE) $(if $(SCALE),--scale $(SCALE)) $(if $(VARY),--vary '$(VARY)') --seeds $(SEEDS) --cluster $(CLUSTER)
 
 .PHONY: help demo test check plan ablate report status docs clean
 

@@ -58,14 +58,15 @@ def model_folder(small_recipe: Recipe, models: Path) -> str:
 def random_model_folder(models: Path) -> str:
     """A model with large random weights, so that its distributions are far from uniform and from each other."""
     import torch
+    from transformers import Qwen3ForCausalLM
 
-    from rlsweep.model.embedded import new_model, new_tokenizer
+    from rlsweep.model.embedded import new_config, new_tokenizer
     from rlsweep.tasks.registers import ALPHABET
 
     folder = models / "random"
     with torch.random.fork_rng():
         torch.manual_seed(3)
-        model = new_model(replace(Embedded(), layers=3), len(ALPHABET))
+        model = Qwen3ForCausalLM(new_config(replace(Embedded(), layers=3), len(ALPHABET)))
         for parameter in model.parameters():
             if parameter.ndim == 2:
                 torch.nn.init.normal_(parameter, std=0.2)

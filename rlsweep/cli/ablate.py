@@ -49,7 +49,7 @@ def plan(as_json: bool, cluster: str, root: str | None, **request: Any) -> None:
     """Print each run of a sweep and what would be done about it; write nothing.
 
     RECIPE is a file or a shipped name. Elsewhere than on a terminal: a line a run with key, variant, seed, action,
-    steps to go, compute at most and reason, separated by tabs.
+    steps to go, compute (at most, or "about" so many device-hours) and reason, separated by tabs.
     """
     _plan(request, cluster, root, dry_run=True, as_json=as_json)
 
@@ -62,7 +62,8 @@ def ablate(dry_run: bool, as_json: bool, cluster: str, root: str | None, **reque
     """Train what a recipe and its axes ask for and is not trained yet.
 
     RECIPE is a file or a shipped name. Run it again at any time: finished runs are skipped, broken ones resumed, and
-    a raised budget (--set budget.steps=N) continues them.
+    a raised budget (--set budget.steps=N) continues them. One ablate works on a sweep at a time; different sweeps may
+    share runs.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json needs --dry-run: training prints progress, not one document")
@@ -108,15 +109,16 @@ def _train(
     from rlsweep.launch.display import display
     from rlsweep.launch.local import run_all
     from rlsweep.launch.status import counts, status
-    from rlsweep.launch.submit import submit
+    from rlsweep.launch.submit import submit, submitting
 
-    folder = submit(sweep, root, decisions)
     where = f" --root {shlex.quote(root_option)}" if root_option else ""
-    show = display()
-    try:
-        result = run_all(folder, root, decisions, parallel, show)
-    finally:
-        show.close()
+    with submitting(root, sweep.name) as claim:
+        folder = submit(sweep, root, decisions)
+        show = display()
+        try:
+            result = run_all(folder, root, decisions, parallel, show, claim)
+        finally:
+            show.close()
     for failure in result.failures:
         note(f"\nrun {failure.run.key} ({failure.run.variant}, seed {failure.run.seed}) failed: {failure.reason}")
         for line in failure.log:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsweep.cli.output import ROOT_HELP, note
+from rlsweep.cli.output import ROOT_HELP, note, print_json
 
 if TYPE_CHECKING:
     from rlsweep.store.layout import RunFolder
@@ -23,7 +23,8 @@ _NEXT_ATTEMPT_S = 3.0
 @click.option("--attempt", type=click.IntRange(min=1), help="Number of the attempt [default: the newest].")
 @click.option("--sweep", help="Sweep in which RUN is a variant [default: the newest].")
 @click.option("--root", help=ROOT_HELP)
-def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with all lines of one attempt, nothing else.")
+def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: str | None, as_json: bool) -> None:
     """Print what the trainer of RUN printed.
 
     RUN is a key, its first four digits or more, or a variant:seed of the sweep.
@@ -32,7 +33,10 @@ def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: s
     from rlsweep.errors import UsageError
     from rlsweep.store import attempts
     from rlsweep.store.layout import find_root
+    from rlsweep.store.rows import read_bytes
 
+    if follow and as_json:
+        raise click.UsageError("--json and --follow exclude each other: a log that grows is not one document")
     found = find_runs(find_root(root), run, sweep)
     if len(found) > 1:
         raise UsageError(f"{run!r} has {len(found)} seeds: {', '.join(each.key for each in found)}; give one of them")
@@ -43,12 +47,16 @@ def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: s
         raise UsageError(f"run {folder.key} has no attempt {attempt}; it has: {there}")
     if follow:
         _follow(folder, attempt or max(numbers, default=1))
-    elif numbers:
-        shown = attempts.Attempt(folder, attempt or numbers[-1])
+        return
+    if not numbers:
+        raise UsageError(f"run {folder.key} has not been started yet")
+    shown = attempts.Attempt(folder, attempt or numbers[-1])
+    if as_json:
+        lines = [line.decode(errors="replace") for line in read_bytes(shown.log).splitlines()]
+        print_json({"run_key": folder.key, "attempt": shown.number, "path": str(shown.log), "lines": lines})
+    else:
         note(f"run {folder.key}, attempt {shown.number} of {numbers[-1]}: {shown.log}")
         _print_from(shown.log, 0)
-    else:
-        raise UsageError(f"run {folder.key} has not been started yet")
 
 
 def _follow(run: "RunFolder", number: int) -> None:

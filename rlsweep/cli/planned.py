@@ -1,15 +1,14 @@
 """The plan as people and as programs read it."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rlsweep.cli.output import note, print_json, print_rows
 from rlsweep.launch.plan import ACTIONS, TO_START, Planned, no_longer_asked_for
-from rlsweep.recipe.compute import planned as whole_budget
+from rlsweep.recipe.compute import at_most, expected_device_hours
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import Sweep
 
-_UNITS = {"device_hours": "device-hours", "flops": "FLOP", "rollouts": "rollouts", "response_tokens": "response tokens"}
+_UNITS = {"flops": "FLOP", "rollouts": "rollouts", "response_tokens": "response tokens"}
 
 
 def to_go(planned: Planned) -> int:
@@ -17,14 +16,23 @@ def to_go(planned: Planned) -> int:
     return max(0, planned.run.recipe.budget.steps - planned.step) if planned.action in TO_START else 0
 
 
-def compute(planned: Planned) -> dict[str, float]:
+def compute(planned: Planned) -> dict[str, int]:
     """At most so much compute for the steps to go, by unit."""
-    share = to_go(planned) / planned.run.recipe.budget.steps
-    return {name: share * amount for name, amount in whole_budget(planned.run.recipe).items()}
+    recipe = planned.run.recipe
+    return at_most(recipe, recipe.budget.steps - to_go(planned))
+
+
+def device_hours(planned: Planned) -> float | None:
+    """About so many device-hours for the steps to go; None where nobody has measured what they take."""
+    recipe = planned.run.recipe
+    return expected_device_hours(recipe, recipe.budget.steps - to_go(planned))
 
 
 def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks: str | None) -> None:
-    """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing here."""
+    """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing here.
+
+    `compute` is a bound, `device_hours` an expectation or null.
+    """
     print_json(
         {
             "sweep": sweep.name,
@@ -43,10 +51,12 @@ def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks:
                     "step": each.step,
                     "steps": each.run.recipe.budget.steps,
                     "compute": compute(each),
+                    "device_hours": device_hours(each),
                 }
                 for each in decisions
             ],
             "compute": _total(decisions),
+            "device_hours": _total_hours(decisions),
             "notes": list(sweep.notes),
             "no_longer_asked_for": [
                 {"run_key": intent.run_key, "variant": intent.variant, "seed": intent.seed}
@@ -63,13 +73,16 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
     note(f"sweep {sweep.name}: {sweep.recipe_name}{scale}, {_runs(len(decisions))}, in {root.path}")
     for text in sweep.notes:
         note(f"note: {text}")
-    head = ("run", "variant", "seed", "action", "steps", "at most", "reason")
-    print_rows(head, [_row(each) for each in decisions])
+    hours = _total_hours(decisions)
+    head = ("run", "variant", "seed", "action", "steps", "at most" if hours is None else "compute", "reason")
+    print_rows(head, [_row(each, in_hours=hours is not None) for each in decisions])
     number = {action: sum(each.action == action for each in decisions) for action in ACTIONS}
     note(", ".join(f"{count} to {action}" for action, count in number.items() if count))
     total = _total(decisions)
-    if any(total.values()):
-        note("compute at most: " + ", ".join(_amount(unit, amount) for unit, amount in total.items()))
+    if total:
+        about = f"{_hours(hours)}; " if hours is not None else ""
+        bounds = ", ".join(f"{_number(amount)} {_UNITS[unit]}" for unit, amount in total.items())
+        note(f"compute: {about}at most {bounds}")
     left = no_longer_asked_for(sweep, root)
     if left:
         names = ", ".join(f"{intent.run_key} ({intent.variant}, seed {intent.seed})" for intent in left[:10])
@@ -77,22 +90,28 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
         note(f"no longer asked for, left as they are: {names}{more}")
 
 
-def _row(each: Planned) -> tuple[str, ...]:
-    needs = compute(each)
-    unit = next(unit for unit in _UNITS if unit in needs)
-    cost = _amount(unit, needs[unit]) if to_go(each) else "-"
+def _row(each: Planned, in_hours: bool) -> tuple[str, ...]:
+    cost = "-"
+    if to_go(each):
+        needs, hours = compute(each), device_hours(each)
+        unit = next(unit for unit in _UNITS if unit in needs)
+        cost = _hours(hours) if in_hours and hours is not None else f"{_number(needs[unit])} {_UNITS[unit]}"
     return (each.run.key, each.run.variant, str(each.run.seed), each.action, str(to_go(each)), cost, each.reason)
 
 
-def _amount(unit: str, amount: float) -> str:
-    return f"{amount:.3g} {_UNITS[unit]}" if amount >= 1e6 or amount < 100 else f"{amount:,.0f} {_UNITS[unit]}"
+def _hours(hours: float) -> str:
+    return f"about {_number(float(f'{hours:.3g}'))} device-hours"
+
+
+def _number(amount: float) -> str:
+    return f"{amount:.3g}" if amount >= 1e6 or amount < 100 else f"{amount:,.0f}"
 
 
 def _runs(number: int) -> str:
     return "1 run" if number == 1 else f"{number} runs"
 
 
-def _total(decisions: Sequence[Planned]) -> dict[str, Any]:
+def _total(decisions: Sequence[Planned]) -> dict[str, int]:
     """Sums over the runs, for the units that all runs to start know."""
     starting = [compute(each) for each in decisions if to_go(each)]
     return {
@@ -100,3 +119,10 @@ def _total(decisions: Sequence[Planned]) -> dict[str, Any]:
         for unit in _UNITS
         if starting and all(unit in needs for needs in starting)
     }
+
+
+def _total_hours(decisions: Sequence[Planned]) -> float | None:
+    """The sum over the runs to start, where it is known of each of them."""
+    starting = [device_hours(each) for each in decisions if to_go(each)]
+    known = [hours for hours in starting if hours is not None]
+    return sum(known) if starting and len(known) == len(starting) else None

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from rlsweep.cli.output import ROOT_HELP, note, print_json
+from rlsweep.cli.output import ROOT_HELP, note
 from rlsweep.report.numbers import UNITS
 
 
@@ -15,7 +15,7 @@ from rlsweep.report.numbers import UNITS
 @click.option(
     "--axis",
     type=click.Choice(list(UNITS)),
-    help="What compute is counted in [default: device_hours with accelerators, else flops].",
+    help="What compute is counted in [default: device_hours where every run had accelerators, else flops].",
 )
 def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None) -> None:
     """Write and show the report of SWEEP, by default of the one worked on last.
@@ -28,18 +28,22 @@ def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None)
     from rlsweep.report.build import build
     from rlsweep.report.data import to_data
     from rlsweep.report.write import write
+    from rlsweep.store.files import encode
     from rlsweep.store.layout import find_root
 
     place = find_root(root)
     folder = find_sweep(place, sweep)
     found = build(place, folder.name, unit=axis)
-    page = write(found, folder)
+    try:
+        where = f"report: {write(found, folder)}"
+    except OSError as error:  # somebody else's root, or a full disk: what was found is shown all the same
+        where = f"the report's files could not be written to {folder.reports}: {error.strerror}"
     if as_json:
-        print_json(to_data(found))
+        click.echo(encode(to_data(found), indent=2))
     elif sys.stdout.isatty():
-        terminal.show(found, page)
+        terminal.show(found, where)
     else:
         for line in terminal.rows(found):
             click.echo(line)
-        for line in terminal.verdicts(found, page):
+        for line in terminal.verdicts(found, where):
             note(line)

@@ -4,11 +4,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlsweep.curves.axis import default_axis
 from rlsweep.curves.journal import from_run
 from rlsweep.errors import UsageError
 from rlsweep.law.curve import Curve
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.track.connect import connected
+from rlsweep.track.search import all_experiments, all_runs
 from rlsweep.track.where import locate
 
 if TYPE_CHECKING:
@@ -30,8 +32,7 @@ def from_mlflow(source: str, root: Root, *, unit: str | None = None) -> list[Cur
         raise UsageError(f"there is no MLflow store {tracking.shown} yet; `rlsweep sync` makes it")
     with connected(tracking) as client:
         runs = _runs(client, source)
-        cpu = any(run.data.tags.get("rlsweep.device", "cpu") == "cpu" for run in runs)
-        chosen = unit or ("flops" if cpu else "device_hours")
+        chosen = unit or default_axis(run.data.tags.get("rlsweep.device") for run in runs)
         curves = [_curve(client, run, chosen) for run in runs]
     return sorted((curve for curve in curves if len(curve.compute)), key=lambda curve: (curve.name, curve.seed or 0))
 
@@ -40,14 +41,14 @@ def _runs(client: "MlflowClient", source: str) -> list["Run"]:
     """The runs that stand for what is wanted now: not superseded, nor of a variant that came to mean another recipe."""
     if not source.isprintable() or "'" in source:
         raise UsageError(f"{source!r} names neither a sweep nor an MLflow run")
-    experiments = _experiments(client)
-    named = _search(client, experiments, f"attributes.run_id = '{source}'")
+    experiments = all_experiments(client)
+    named = all_runs(client, experiments, f"attributes.run_id = '{source}'")
     if named and named[0].data.tags.get("rlsweep.kind") == "run":
         return named
     if named:
-        found = _search(client, experiments, f"tags.`mlflow.parentRunId` = '{source}'")
+        found = all_runs(client, experiments, f"tags.`mlflow.parentRunId` = '{source}'")
     else:
-        found = _search(client, experiments, f"tags.`rlsweep.sweep` = '{source}'")
+        found = all_runs(client, experiments, f"tags.`rlsweep.sweep` = '{source}'")
     found = [run for run in found if run.data.tags.get("rlsweep.kind") == "run"]
     if not found:
         raise UsageError(f"MLflow has neither a sweep nor a run {source!r}; `rlsweep sync` sends them there")
@@ -66,25 +67,3 @@ def _curve(client: "MlflowClient", run: "Run", unit: str) -> Curve:
             downloaded = client.download_artifacts(run.info.run_id, _ROWS, folder)
             Path(downloaded).rename(RunFolder(Path(folder)).journal)
         return from_run(RunFolder(Path(folder)), tags["rlsweep.variant"], int(tags["rlsweep.seed"]), unit)
-
-
-def _experiments(client: "MlflowClient") -> list[str]:
-    ids: list[str] = []
-    token = None
-    while True:
-        page = client.search_experiments(page_token=token)
-        ids += [experiment.experiment_id for experiment in page]
-        token = page.token
-        if not token:
-            return ids
-
-
-def _search(client: "MlflowClient", experiments: list[str], filter_string: str) -> list["Run"]:
-    runs: list[Run] = []
-    token = None
-    while True:
-        page = client.search_runs(experiments, filter_string=filter_string, page_token=token)
-        runs += page
-        token = page.token
-        if not token:
-            return runs

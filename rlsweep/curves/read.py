@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rlsweep.curves.axis import default_axis
 from rlsweep.curves.journal import from_run
 from rlsweep.errors import UsageError
 from rlsweep.law.curve import Curve
-from rlsweep.store.files import read_json
+from rlsweep.store import provenance
 from rlsweep.store.layout import RunFolder, find_root
 
 _PASS_RATE = ("value", "pass_rate")
@@ -65,8 +66,7 @@ def _journal(run: RunFolder, recipe: str | None, unit: str | None) -> Curve:
     if not run.journal.exists():
         raise UsageError(f"{run.path}: not a run folder, it has no {run.journal.name}")
     if unit is None:
-        devices = read_json(run.provenance)["devices"] if run.provenance.exists() else {"kind": "cpu"}
-        unit = "flops" if devices["kind"] == "cpu" else "device_hours"
+        unit = default_axis([provenance.device_kind(provenance.read(run))])
     return from_run(run, recipe or run.path.resolve().name, None, unit)
 
 

@@ -12,13 +12,11 @@ from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import newest_row
-from rlsweep.store.outcome import Outcome
+from rlsweep.store.outcome import SAVED, Outcome
 from rlsweep.store.rows import parse
 from rlsweep.store.state import look
 from rlsweep.sweep.expand import Run
 
-EXIT_SAVED = 75
-"""The trainer saved and wants to go on."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -100,7 +98,7 @@ class Job:
         row = newest_row(self.attempt.run.journal, "step")
         step = row["step"] if row else 0
         code = self.process.returncode if self.process is not None else None
-        if asked or code == EXIT_SAVED:
+        if asked or code == SAVED:
             ended = Outcome("interrupted", step, "stopped by the launcher" if asked else "stopped", self.attempt.number)
         else:
             ended = Outcome("failed", step, self._why(code), self.attempt.number)

@@ -7,26 +7,30 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlsweep.errors import RlsweepError
 from rlsweep.launch.display import Display
-from rlsweep.launch.job import EXIT_SAVED, Job, adopt, name_of, spawn, start, tail
+from rlsweep.launch.job import Job, adopt, name_of, spawn, start, tail
 from rlsweep.launch.machine import cores
 from rlsweep.launch.plan import TO_START, Planned, decide_run
 from rlsweep.launch.stop import Stop
 from rlsweep.launch.submit import freeze
-from rlsweep.recipe.key import leaves
+from rlsweep.recipe.key import embedded_identity
 from rlsweep.recipe.model import Embedded
 from rlsweep.store import attempts, ledger
 from rlsweep.store.attempts import Superseded
+from rlsweep.store.claim import Claim
 from rlsweep.store.layout import Root, SweepFolder
+from rlsweep.store.outcome import SAVED
 from rlsweep.sweep.expand import Run
 
 TRAINER = (sys.executable, "-m", "rlsweep.train")
 _POLL_S = 0.1
 _FOLLOW_S = 1.0
+_REFRESH_S = 10.0
 _GRACE_S = 30.0
 _TRIES = 2
 
@@ -54,16 +58,18 @@ def run_all(
     decisions: Sequence[Planned],
     parallel: int | None,
     show: Display,
+    claim: Claim,
 ) -> Result:
     """Carry out submitted decisions on this machine, `parallel` runs at a time; None: as many as its cores bear.
 
     Returns when all runs have ended. Ends its runs when asked to stop by SIGINT, SIGTERM or SIGHUP: each saves and
     goes on from there when the command is run again. A run that dies by a signal, or stops unasked, is tried once more.
+    `claim` is the one on the sweep, whose ledger is written here. RlsweepError where it is lost: the runs end likewise.
     """
     threads = max((planned.run.recipe.execution.threads for planned in decisions), default=1)
     slots = parallel or max(1, cores() // threads)
     with Stop() as stop:
-        runner = _Runner(folder, root, slots, show, stop)
+        runner = _Runner(folder, root, slots, show, claim, stop)
         runner.work(decisions)
         return Result(tuple(runner.failures), stop.asked > 0)
 
@@ -74,12 +80,14 @@ class _Runner:
     root: Root
     slots: int
     show: Display
+    claim: Claim
     stop: Stop
     queue: deque[Run] = field(default_factory=deque)
     jobs: list[Job] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     tries: dict[str, int] = field(default_factory=dict)
     followed: float = 0.0
+    refreshed: float = 0.0
     ending: bool = False
 
     def work(self, decisions: Sequence[Planned]) -> None:
@@ -90,8 +98,10 @@ class _Runner:
         try:
             self.queue.extend(self._prepared(decisions))
             while (self.queue or self.jobs) and not self.stop.asked:
-                while self.queue and len(self.jobs) < self.slots:
-                    self._begin(self.queue.popleft())
+                self._refresh()
+                for _ in range(len(self.queue)):  # one that is put back waits for the next turn
+                    if len(self.jobs) < self.slots:
+                        self._begin(self.queue.popleft())
                 self._turn()
         finally:
             self._end()
@@ -110,6 +120,7 @@ class _Runner:
 
     def _started(self, run: Run) -> Job | None:
         folder = self.root.run(run.key)
+        before = attempts.newest(folder)
         planned = decide_run(run, folder)
         if planned.action == "skip":
             return None
@@ -118,15 +129,24 @@ class _Runner:
             assert owner is not None
             return adopt(run, owner)
         try:
-            attempt = attempts.claim(folder)
+            # The attempt after those that the decision knew of: one made since then is another launcher's, and lives.
+            attempt = attempts.claim(folder, before.number + 1 if before else 1)
         except Superseded:
-            self.queue.append(run)  # another launcher was faster: look again
+            self.queue.append(run)
             return None
         row = {"kind": "attempt", "time": time.time(), "run_key": run.key, "attempt": attempt.number}
         ledger.append(self.folder, [row])
         self.tries[run.key] = self.tries.get(run.key, 0) + 1
         freeze(run, folder)
         return start(run, attempt, TRAINER)
+
+    def _refresh(self) -> None:
+        """Now and then, say that this launcher is at work on the sweep."""
+        if time.monotonic() - self.refreshed < _REFRESH_S:
+            return
+        self.refreshed = time.monotonic()
+        with suppress(OSError):  # a slow file system: said again later
+            self.claim.refresh()
 
     def _turn(self) -> None:
         """Wait a moment, show what the journals gained, take away what has ended."""
@@ -201,11 +221,12 @@ class _Runner:
     def _prepared(self, decisions: Sequence[Planned]) -> list[Run]:
         """Have each embedded model made once, before several runs need it at once; the runs that can be started."""
         runs = [planned.run for planned in decisions if planned.action in TO_START]
-        made = {_model(planned.run) for planned in decisions if planned.step}
+        made = {embedded_identity(planned.run.recipe) for planned in decisions if planned.step}
         users: dict[tuple[object, ...], list[Run]] = {}
         for run in runs:
-            if isinstance(run.recipe.model, Embedded) and _model(run) not in made:
-                users.setdefault(_model(run), []).append(run)
+            model = embedded_identity(run.recipe)
+            if isinstance(run.recipe.model, Embedded) and model not in made:
+                users.setdefault(model, []).append(run)
         waiting = deque(users.values())
         going: list[tuple[list[Run], subprocess.Popen[bytes]]] = []
         failed: set[str] = set()
@@ -214,6 +235,7 @@ class _Runner:
                 "making the embedded model (once)" if len(users) == 1 else f"making {len(users)} embedded models (once)"
             )
         while (waiting or going) and not self.stop.asked:
+            self._refresh()
             while waiting and len(going) < self.slots:
                 going.append((waiting[0], self._prepare(waiting.popleft()[0])))
             time.sleep(_POLL_S)
@@ -243,17 +265,7 @@ def _worth_another_try(job: Job) -> bool:
     """Killed (by a lack of memory, say) or stopped by somebody else, rather than ended by an error of its own."""
     if job.process is None:
         return True
-    return job.process.returncode < 0 or job.process.returncode == EXIT_SAVED
-
-
-def _model(run: Run) -> tuple[object, ...]:
-    """What tells one embedded model from another: the leaves of model and task that decide its weights."""
-    others = ("model.dtype", "model.head_dtype", "task.prompts")
-    return tuple(
-        (path, value)
-        for path, value in leaves(run.recipe).items()
-        if path.startswith(("model.", "task.")) and path not in others
-    )
+    return job.process.returncode < 0 or job.process.returncode == SAVED
 
 
 def _prepare_log(root: Root, run: Run) -> Path:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from rlsweep.recipe.schema import Recipe
+from rlsweep.recipe.task import Registers
 
 
 def cores() -> int:
@@ -17,11 +18,14 @@ def missing(recipe: Recipe) -> str | None:
     lacks = []
     if recipe.execution.device == "cuda" and not _has_gpu():
         lacks.append("there is a Slurm here but no GPU" if _has_slurm() else "there is neither a GPU nor Slurm here")
-    if recipe.execution.engine == "vllm":
-        lacks.append("the vLLM engine isn't part of this version")
+    later = ["no vLLM engine"] if recipe.execution.engine == "vllm" else []
+    if not isinstance(recipe.task, Registers):
+        later.append(f"no task '{recipe.task.type}'")
+    if later:
+        lacks.append(f"this version has {' and '.join(later)}")
     if not lacks:
         return None
-    return f"recipe '{recipe.name}' can't run on this machine: {' and '.join(lacks)}; try --scale tiny"
+    return f"recipe '{recipe.name}' can't run on this machine: {', and '.join(lacks)}; try --scale tiny"
 
 
 def _has_gpu() -> bool:

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from rlsweep.errors import RlsweepError
 from rlsweep.store import checkpoints, ledger
@@ -12,7 +12,7 @@ from rlsweep.store.state import look
 from rlsweep.sweep.expand import Run, Sweep
 
 Action = Literal["submit", "resume", "continue", "skip", "leave"]
-ACTIONS: tuple[Action, ...] = ("submit", "resume", "continue", "skip", "leave")
+ACTIONS: tuple[Action, ...] = get_args(Action)
 TO_START: tuple[Action, ...] = ("submit", "resume", "continue")
 
 

@@ -1,8 +1,10 @@
 """Submission: what is wanted goes to disk, durably, before anything starts."""
 
 import os
+import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +12,42 @@ from rlsweep.errors import RlsweepError
 from rlsweep.launch.plan import TO_START, Planned, check_root
 from rlsweep.recipe.resolved import dump
 from rlsweep.store import ledger
+from rlsweep.store.claim import Claim, claimed, holder
 from rlsweep.store.files import write_text
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.sweep.expand import Run, Sweep
 
 
+@contextmanager
+def submitting(root: Root, name: str) -> Iterator[Claim]:
+    """The claim on a sweep, held by the one process that works on it and writes its ledger.
+
+    RlsweepError where another process has it, or where the root can't be written to.
+    """
+    _check_writable(root)
+    folder = root.sweep(name)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    path = folder.path / "submitter"
+    with claimed(path) as claim:
+        if claim is None:
+            raise RlsweepError(
+                f"sweep {name} in {root.path} is being worked on by {_who(path)}; to see how far it is: "
+                f"rlsweep status {name}"
+            )
+        yield claim
+
+
 def submit(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> SweepFolder:
     """Write the sweep's description, its new intents and the resolved recipe of each run that is to start.
 
-    Doing it again writes nothing new. RlsweepError, before anything is written, where the root can't be written to.
+    The caller holds the sweep's claim. Doing it again writes nothing new.
     """
-    _check_writable(root)
     folder = root.sweep(sweep.name)
     folder.path.mkdir(parents=True, exist_ok=True)
     _write_if_new(folder.spec, _yaml(sweep.spec))
-    known = {(intent.variant, intent.seed): _without_time(vars(intent)) for intent in ledger.wanted(folder)}
+    known = {(intent.variant, intent.seed): _asked(vars(intent)) for intent in ledger.wanted(folder)}
     intents = [_intent(run) for run in sweep.runs]
-    fresh = [row for row in intents if known.get((row["variant"], row["seed"])) != _without_time(row)]
+    fresh = [row for row in intents if known.get((row["variant"], row["seed"])) != _asked(row)]
     if fresh:
         ledger.append(folder, fresh)
     for planned in decisions:
@@ -45,6 +66,7 @@ def _intent(run: Run) -> dict[str, Any]:
     return {
         "kind": "intent",
         "time": time.time(),
+        "recipe_name": run.recipe.name,
         "run_key": run.key,
         "variant": run.variant,
         "variant_key": run.variant_key,
@@ -54,8 +76,19 @@ def _intent(run: Run) -> dict[str, Any]:
     }
 
 
-def _without_time(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("kind", "time")}
+def _who(path: Path) -> str:
+    """Who has the claim, and since when."""
+    found = holder(path)
+    if found is None:
+        return "a process that has just ended, try again"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["started"]))
+    elsewhere = "" if found["host"] == socket.gethostname() else " (taken for dead after an hour without a word)"
+    return f"pid {found['pid']} on host {found['host']} since {since}{elsewhere}"
+
+
+def _asked(row: dict[str, Any]) -> dict[str, Any]:
+    """What an intent asks for, without when and by which recipe's name."""
+    return {name: value for name, value in row.items() if name not in ("kind", "time", "recipe_name")}
 
 
 def _check_writable(root: Root) -> None:

@@ -16,7 +16,8 @@ from rlsweep.law.sigmoid import gain_share, pass_rate
 
 Verdict = Literal["identified", "weak", "not identified"]
 
-_WEAK_WIDTH = 0.20
+WEAK_WIDTH = 0.20
+"""Of the 90% interval of A; wider, and the ceiling is not identified."""
 _ONE = 0.99  # an interval of A that ends above this reaches 1
 
 
@@ -100,7 +101,7 @@ def fit(curves: Curve | Sequence[Curve], *, draws: int = 2000, seed: int = 0) ->
     sound = gate(ordered) and not falls
     width = A.high - A.low
     verdict: Verdict = "not identified"
-    if sound and width <= _WEAK_WIDTH:
+    if sound and width <= WEAK_WIDTH:
         verdict = "identified" if width <= TARGET_WIDTH else "weak"
 
     more = None

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from rlsweep.errors import RecipeError
@@ -26,7 +27,7 @@ def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrai
         model = AutoModelForCausalLM.from_pretrained(
             source, revision=revision, trust_remote_code=False, dtype=torch.float32
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RecipeError(f"model.path: '{source}' holds no causal language model with a tokenizer: {first}") from None
     if tokenizer.eos_token_id is None:

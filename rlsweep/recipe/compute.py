@@ -1,10 +1,9 @@
-"""What a run will cost at most, known before it starts."""
+"""What a run will cost, known before it starts."""
 
-from rlsweep.recipe.model import Embedded
+from rlsweep.recipe.model import HEAD_SIZE, Embedded
+from rlsweep.recipe.off_policy import OffPolicy, Pipeline
 from rlsweep.recipe.schema import Recipe
 
-HEAD_SIZE = 32
-"""Width of an attention head of the embedded model."""
 VOCABULARY = 54
 """Symbols of the embedded model's tokenizer."""
 PROMPT_TOKENS = 8
@@ -19,21 +18,36 @@ def embedded_parameters(model: Embedded, vocabulary: int = VOCABULARY) -> int:
     return vocabulary * model.width + model.layers * (attention + feed_forward + norms) + model.width
 
 
-def planned(recipe: Recipe) -> dict[str, int | float]:
-    """Upper bounds for the whole budget, evaluations left out; a bound that nobody can know is left out.
+def batches_sampled(options: OffPolicy, steps: int) -> int:
+    """Batches that are sampled in `steps` steps: admission runs ahead of training, by up to k batches."""
+    if isinstance(options, Pipeline):
+        return steps + options.k
+    return -(-steps // options.k) * options.k
 
-    `rollouts`; `response_tokens`, every response as long as it may be; `device_hours`, where a step's are known;
-    `flops` = 2N x generated tokens + 6N x trained tokens, N parameters, prompts counted in both and no group dropped,
-    where N is known (ours: Kaplan et al.'s rule without attention's share, as in the clock of a run).
+
+def at_most(recipe: Recipe, trained: int = 0) -> dict[str, int]:
+    """Upper bounds for the steps from `trained` to the budget, evaluations left out; one nobody can know is left out.
+
+    `rollouts`, where those waiting to be trained on are sampled again; `response_tokens`, every response as long as it
+    may be; `flops` = 2N x generated tokens + 6N x trained tokens, N parameters, prompts counted in both and no group
+    dropped, where N is known (ours: Kaplan et al.'s rule without attention's share, as in the clock of a run).
     """
-    rollouts = recipe.budget.steps * recipe.batch.prompts * recipe.batch.rollouts
-    bounds: dict[str, int | float] = {
-        "rollouts": rollouts,
-        "response_tokens": rollouts * recipe.sampling.max_tokens,
-    }
-    if recipe.execution.device_hours_per_step is not None:
-        bounds["device_hours"] = recipe.budget.steps * recipe.execution.device_hours_per_step
+    steps = recipe.budget.steps
+    batch = recipe.batch.prompts * recipe.batch.rollouts
+    sampled, learned = 0, 0
+    if trained < steps:
+        sampled, learned = (batches_sampled(recipe.off_policy, steps) - trained) * batch, (steps - trained) * batch
+    bounds = {"rollouts": sampled, "response_tokens": sampled * recipe.sampling.max_tokens}
     if isinstance(recipe.model, Embedded):
-        tokens = rollouts * (PROMPT_TOKENS + recipe.sampling.max_tokens)
-        bounds["flops"] = (2 + 6) * embedded_parameters(recipe.model) * tokens
+        tokens = PROMPT_TOKENS + recipe.sampling.max_tokens
+        bounds["flops"] = embedded_parameters(recipe.model) * tokens * (2 * sampled + 6 * learned)
     return bounds
+
+
+def expected_device_hours(recipe: Recipe, trained: int = 0) -> float | None:
+    """Device-hours that the steps from `trained` to the budget are expected to take; None where nobody measured it."""
+    per_rollout = recipe.execution.device_hours_per_rollout
+    if per_rollout is None:
+        return None
+    steps = max(0, recipe.budget.steps - trained)
+    return steps * recipe.batch.prompts * recipe.batch.rollouts * per_rollout

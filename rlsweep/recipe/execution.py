@@ -22,9 +22,12 @@ class Execution:
     """Most tokens, padding included, in one forward and backward pass."""
     checkpoint_every: int = 50
     """Steps between checkpoints."""
-    device_hours_per_step: float | None = None
-    """What a step is expected to cost, in device-hours, where somebody has measured it: only for `plan`."""
+    device_hours_per_rollout: float | None = None
+    """What a rollout is expected to cost, its share of training included, in device-hours, where somebody has measured
+    it: only for `plan`."""
 
     def __post_init__(self) -> None:
         for name in ("devices", "threads", "microbatch_tokens", "checkpoint_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        hours = self.device_hours_per_rollout
+        require(hours is None or hours > 0, "device_hours_per_rollout", hours, "above 0, or null")

@@ -54,6 +54,16 @@ def difference(recipe: Recipe, base: Recipe) -> dict[str, Scalar]:
     }
 
 
+def embedded_identity(recipe: Recipe) -> tuple[tuple[str, Scalar], ...]:
+    """The leaves that decide the weights of the embedded model that `recipe` starts from."""
+    others = ("model.dtype", "model.head_dtype", "task.prompts")
+    return tuple(
+        (path, value)
+        for path, value in leaves(recipe).items()
+        if path.startswith(("model.", "task.")) and path not in others
+    )
+
+
 @lru_cache(maxsize=65_536)
 def section_leaves(name: str, section: Any) -> Mapping[str, Scalar]:
     """Leaves of one section; a whole number in a field of numbers is the number it stands for."""

@@ -7,6 +7,9 @@ from rlsweep.recipe.check import require
 
 Precision = Literal["float32", "bfloat16"]
 
+HEAD_SIZE = 32
+"""Width of the embedded model's attention heads: the smallest that vLLM runs on a CPU."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:

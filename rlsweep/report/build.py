@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rlsweep.curves.axis import default_axis
 from rlsweep.errors import UsageError
 from rlsweep.launch.status import status
 from rlsweep.law.compare import compare
 from rlsweep.law.fit import Fit, fit
+from rlsweep.recipe.nodes import Scalar
 from rlsweep.report import flags, recipes
 from rlsweep.report.checklist import checklist
 from rlsweep.report.pool import common_step, final_pass_rate
-from rlsweep.report.rows import Report, RunRow, Scalar, VariantRow
-from rlsweep.report.runs import Provenance, read_provenance, read_run
-from rlsweep.store import ledger
+from rlsweep.report.rows import Report, RunRow, VariantRow
+from rlsweep.report.runs import read_run
+from rlsweep.store import ledger, provenance
 from rlsweep.store.layout import Root
+from rlsweep.store.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class _Variant:
     difference: Mapping[str, Scalar]
     recipe: Mapping[str, Scalar]
     runs: tuple[RunRow, ...]
-    provenances: tuple[Provenance, ...]
+    made: tuple[tuple[Provenance, ...], ...]
+    """What made each run, attempt by attempt."""
     step: int | None
     fit: Fit | None
 
@@ -32,7 +36,7 @@ class _Variant:
 def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
     """The report of a sweep as it stands now.
 
-    `unit` is one of UNITS, by default device_hours where a run had an accelerator, else flops.
+    `unit` is one of UNITS, by default device_hours where every run had accelerators, else flops.
     UsageError where the sweep has no ledger, RlsweepError where a file is damaged. Runs that failed, diverged or never
     began keep their row.
     """
@@ -40,12 +44,13 @@ def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
     wanted = ledger.wanted(folder)
     if not wanted:
         raise UsageError(f"{sweep_name!r} is not a sweep under {root.path}: there is no run that it wants")
-    provenances = {intent.run_key: read_provenance(root.run(intent.run_key)) for intent in wanted}
-    unit = unit or _default_axis(list(provenances.values()))
+    folders = {intent.run_key: root.run(intent.run_key) for intent in wanted}
+    unit = unit or default_axis(provenance.device_kind(provenance.read(run)) for run in folders.values())
+    made = {key: provenance.every(run) for key, run in folders.items()}
     differences = {intent.variant: intent.difference for intent in wanted}
     runs = [read_run(root.run(each.run_key), each, unit) for each in status(folder, root)]
     found = [
-        _variant(root, difference, [run for run in runs if run.variant == name], provenances)
+        _variant(root, difference, [run for run in runs if run.variant == name], made)
         for name, difference in differences.items()
     ]
     base = _base(found)
@@ -56,17 +61,15 @@ def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
         base=base.name,
         base_values={path: value for path, value in base.recipe.items() if path in paths},
         variants=tuple(_row(variant, base, unit) for variant in found),
-        checklist=checklist(folder, runs, list(provenances.values()), unit),
+        checklist=checklist(folder, runs, [each for those in made.values() for each in those], unit),
     )
 
 
-def _default_axis(provenances: Sequence[Provenance]) -> str:
-    kinds = [(provenance.get("devices") or {}).get("kind", "cpu") for provenance in provenances]
-    return "device_hours" if any(kind != "cpu" for kind in kinds) else "flops"
-
-
 def _variant(
-    root: Root, difference: Mapping[str, Scalar], runs: Sequence[RunRow], provenances: Mapping[str, Provenance]
+    root: Root,
+    difference: Mapping[str, Scalar],
+    runs: Sequence[RunRow],
+    made: Mapping[str, tuple[Provenance, ...]],
 ) -> _Variant:
     runs = sorted(runs, key=lambda run: run.seed)
     curves = [run.curve for run in runs if run.measured]
@@ -77,7 +80,7 @@ def _variant(
         difference=difference,
         recipe=recipes.leaves(root.run(runs[0].key).recipe),
         runs=tuple(runs),
-        provenances=tuple(provenances[run.key] for run in runs),
+        made=tuple(made[run.key] for run in runs),
         step=common_step(curves),
         fit=fit(curves) if trained else None,
     )
@@ -106,7 +109,8 @@ def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
         if not measured and variant.fit is not None and base.fit is not None:
             comparison = compare(base.fit, variant.fit)
         notes += flags.against_base(variant.runs, variant.step, base.runs, base.step, unit)
-    notes += flags.of_machines(variant.provenances, base.provenances, unit)
+    notes += flags.of_attempts(variant.runs, variant.made)
+    notes += flags.of_machines(_all(variant), _all(base), unit)
     notes += variant.fit.flags if variant.fit else ["No evaluation after the start: there is nothing to fit."]
     return VariantRow(
         name=variant.name,
@@ -118,6 +122,10 @@ def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
         pass_rate=final_pass_rate([run.curve for run in variant.runs if run.measured], variant.step),
         flags=tuple(dict.fromkeys(notes)),
     )
+
+
+def _all(variant: _Variant) -> list[Provenance]:
+    return [each for those in variant.made for each in those]
 
 
 def _named(path: str, variant: _Variant, base: _Variant) -> bool:

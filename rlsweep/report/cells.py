@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlsweep.law.fit import Quantity
+from rlsweep.recipe.nodes import Scalar
 from rlsweep.report.numbers import UNITS, compute, number, one_line, rate
-from rlsweep.report.rows import Report, RunRow, Scalar, VariantRow
+from rlsweep.report.rows import Report, RunRow, VariantRow
 
 NOT_IDENTIFIED = "not identified"
 QUANTITIES = ("A", "B", "C_mid")

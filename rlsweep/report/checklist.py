@@ -4,19 +4,29 @@ import shlex
 from collections.abc import Sequence
 from importlib import metadata
 
+from rlsweep.law.fit import WEAK_WIDTH
+from rlsweep.law.plan import TARGET_WIDTH
 from rlsweep.law.posterior import PRIORS
 from rlsweep.report import recipes
-from rlsweep.report.numbers import UNITS, listed, plural
+from rlsweep.report.numbers import UNITS, listed, plural, rate
 from rlsweep.report.pool import PRIOR_SEEDS
 from rlsweep.report.rows import RunRow
-from rlsweep.report.runs import Provenance
 from rlsweep.store.layout import SweepFolder
 from rlsweep.store.metrics import METRICS
+from rlsweep.store.provenance import Provenance
 
 _LAW = (
     "R(C) = R0 + (A - R0) / (1 + (C_mid / C)^B), 0 <= R0 <= A <= 1 (ScaleRL, arXiv 2510.13786, Eq. 1). A: pass rate "
     "with unlimited compute; C_mid: compute at which half of the gain is made; B: steepness; R0: pass rate before "
     "training"
+)
+_WINDOW = (
+    "every evaluation of every run from step 0 on, but for one off the schedule that ended a budget which was raised "
+    "later; none was smoothed"
+)
+_VERDICT = (
+    f"identified: the 90% interval of A is at most {rate(TARGET_WIDTH)} wide; weak: at most {rate(WEAK_WIDTH)}; "
+    "else not identified"
 )
 _NOISE = (
     "sampling noise from the counts of every prompt, training wander that is correlated between evaluations, and "
@@ -33,17 +43,17 @@ _SEEDS = (
 def checklist(
     folder: SweepFolder, runs: Sequence[RunRow], provenances: Sequence[Provenance], unit: str
 ) -> tuple[tuple[str, str], ...]:
-    """(what, how) pairs in reading order."""
+    """(what, how) pairs in reading order; `provenances` are those of every attempt."""
     report = shlex.join(["rlsweep", "report", folder.name, "--axis", unit])
     made = [command for command in (recipes.command(folder), report) if command]
     return (
         ("Law", _LAW),
-        ("Window", "every evaluation of every run from step 0 on; none was dropped or smoothed"),
+        ("Window", _WINDOW),
         ("Compute axis", f"{UNITS[unit]}: {_axis(unit)}"),
         ("Noise model", _NOISE),
         ("Priors", PRIORS),
         ("Estimates", "posterior medians; intervals hold 90% of the posterior"),
-        ("Verdict", "identified: the 90% interval of A is at most .06 wide; weak: at most .20; else not identified"),
+        ("Verdict", _VERDICT),
         ("Seeds", f"{_seeds(runs)}; {_SEEDS}"),
         ("Evaluation", _evaluations(runs)),
         ("Machines", _machines(provenances)),

@@ -1,6 +1,5 @@
 """report.json: the report for programs."""
 
-import math
 from typing import Any
 
 from rlsweep.law.fit import Quantity
@@ -42,11 +41,7 @@ def _quantity(quantity: Quantity | None, known: bool) -> dict[str, float | None]
     if quantity is None:
         return {"estimate": None, "low": None, "high": None}
     return {
-        "estimate": _finite(quantity.estimate) if known else None,
-        "low": _finite(quantity.low),
-        "high": _finite(quantity.high),
+        "estimate": quantity.estimate if known else None,
+        "low": quantity.low,
+        "high": quantity.high,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None

@@ -1,13 +1,16 @@
 """What a reader must know before using a variant's numbers, in plain sentences."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rlsweep.report.numbers import compute, listed, one_line, plural
 from rlsweep.report.rows import RunRow
+from rlsweep.store.provenance import Provenance, device_kind
 
 TRUNCATION_WARNING = 0.10
 """Share of responses cut at the token limit from which runs tend to become unstable (ScaleRL A.15)."""
+
+_PACKAGES = ("rlsweep", "torch", "transformers")
+"""Packages whose version decides what a step does."""
 
 _WINDOW = 1.25
 """Ratio of the compute at the end of two variants from which their windows count as different."""
@@ -61,8 +64,23 @@ def of_recipes(measured: Sequence[str], unnamed: Sequence[str]) -> list[str]:
     return flags
 
 
-def of_machines(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
-    """Flags from provenance: device-hours of unlike devices, runs made by different versions of the code."""
+def of_attempts(runs: Sequence[RunRow], made: Sequence[Sequence[Provenance]]) -> list[str]:
+    """Flags of runs that were resumed with other code or on another kind of device; `made` has a run's attempts."""
+    changed: dict[str, list[RunRow]] = {}
+    for run, provenances in zip(runs, made, strict=True):
+        traits = [_traits(each) for each in provenances]
+        ways = []
+        for what in dict.fromkeys(what for each in traits for what in each):
+            values = list(dict.fromkeys(each[what] for each in traits if what in each))
+            if len(values) > 1:
+                ways.append(f"another {what} ({one_line(', then '.join(values))})")
+        if ways:
+            changed.setdefault(listed(ways), []).append(run)
+    return [f"{_seeds(those)} went on with {how}." for how, those in changed.items()]
+
+
+def of_machines(ours: Sequence[Provenance], base: Sequence[Provenance], unit: str) -> list[str]:
+    """Flags from the provenance of all attempts: device-hours of unlike devices, different versions of the code."""
     flags = []
     devices = {_device(provenance) for provenance in (*ours, *base) if provenance}
     if unit == "device_hours" and len(devices) > 1:
@@ -81,6 +99,17 @@ def _has(count: int) -> str:
     return "has" if count == 1 else "have"
 
 
-def _device(provenance: Mapping[str, Any]) -> str:
+def _traits(provenance: Provenance) -> dict[str, str]:
+    """What must not change while a run is made, as far as it was recorded."""
+    packages = provenance.get("packages") or {}
+    found = {
+        "commit": (provenance.get("git") or {}).get("commit"),
+        **{name: packages.get(name) for name in _PACKAGES},
+        "kind of device": device_kind(provenance),
+    }
+    return {what: str(value) for what, value in found.items() if value is not None}
+
+
+def _device(provenance: Provenance) -> str:
     devices = provenance.get("devices") or {}
     return str(devices.get("name") or devices.get("kind") or "unknown")

@@ -41,8 +41,7 @@ def final_pass_rate(curves: Sequence[Curve], step: int | None) -> Quantity | Non
 
 
 def _at(curve: Curve, step: int | None) -> tuple[float, float]:
-    """Pass rate and sampling variance at a step; where the variance isn't known, a wide guess of sd .01."""
+    """Pass rate and sampling variance at a step."""
     assert curve.steps is not None
     index = int(np.flatnonzero(curve.steps == step)[-1])
-    variance = float(curve.variance[index])
-    return float(curve.pass_rate[index]), variance if variance >= 0 else SEED_SD_CEILING**2
+    return float(curve.pass_rate[index]), float(curve.variance[index])

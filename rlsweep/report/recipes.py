@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlsweep.recipe.nodes import Node, read_file
-from rlsweep.report.rows import Scalar
+from rlsweep.recipe.nodes import Node, Scalar, read_file
 from rlsweep.store.layout import SweepFolder
 
 _MEASURE = ("task.", "evaluation.", "model.")

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from rlsweep.law.compare import Comparison
 from rlsweep.law.curve import Curve
 from rlsweep.law.fit import Fit, Quantity
-
-Scalar = str | int | float | bool | None
+from rlsweep.recipe.nodes import Scalar
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,8 @@ from rlsweep.launch.status import RunStatus
 from rlsweep.law.curve import Curve
 from rlsweep.report.rows import RunRow
 from rlsweep.store import attempts
-from rlsweep.store.files import read_json
 from rlsweep.store.journal import read_rows
 from rlsweep.store.layout import RunFolder
-
-Provenance = dict[str, Any]
-
-
-def read_provenance(run: RunFolder) -> Provenance:
-    """provenance.json of a run; empty where the run has not begun."""
-    try:
-        found = read_json(run.provenance)
-    except FileNotFoundError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def read_run(run: RunFolder, status: RunStatus, unit: str) -> RunRow:

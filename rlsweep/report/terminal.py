@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsweep.report.cells import NOT_IDENTIFIED, cells, headings
@@ -22,16 +21,16 @@ def rows(report: Report) -> Iterator[str]:
         yield "\t".join(str(cell) for cell in cells(row))
 
 
-def verdicts(report: Report, page: Path) -> Iterator[str]:
-    """The verdict lines with their flags, then where the pictures are."""
+def verdicts(report: Report, where: str) -> Iterator[str]:
+    """The verdict lines with their flags, then the line that says where the pictures are."""
     for row in report.variants:
         yield sentence(row, report)
         yield from (f"  {one_line(flag)}" for flag in row.flags)
-    yield f"report: {page}"
+    yield where
 
 
-def show(report: Report, page: Path, console: "Console | None" = None) -> None:
-    """Print table, verdicts and the path of the page. Nothing is cut off: what is too wide goes on in the next line."""
+def show(report: Report, where: str, console: "Console | None" = None) -> None:
+    """Print table, verdicts and `where` the pictures are. Nothing is cut off: what is too wide is folded."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -45,7 +44,7 @@ def show(report: Report, page: Path, console: "Console | None" = None) -> None:
         for flag in row.flags:
             console.print(Padding(Text(one_line(flag), style="yellow", overflow="fold"), (0, 0, 0, 2)))
     console.print()
-    console.print(Text(f"report: {page}"), soft_wrap=True)
+    console.print(Text(where), soft_wrap=True)
 
 
 def _table(report: Report, gap: int) -> "Table":

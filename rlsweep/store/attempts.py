@@ -50,6 +50,11 @@ class Attempt:
         return self.path / "cancelled.json"
 
     @property
+    def provenance(self) -> Path:
+        """Code, packages, host and devices of this attempt."""
+        return self.path / "provenance.json"
+
+    @property
     def discarded(self) -> Path:
         """Rows of the journal that this attempt took back when it resumed."""
         return self.path / "discarded.jsonl"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import sync_folder
+from rlsweep.store.files import sync_folder, sync_tree
 from rlsweep.store.layout import RunFolder
 
 _NAME = re.compile(r"step-(\d{6,})")
@@ -56,7 +56,7 @@ def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
     try:
         yield beside
         attempt.require_owner()
-        _sync_tree(beside)
+        sync_tree(beside)
         attempt.require_owner()
         _remove(target)
         beside.rename(target)
@@ -81,17 +81,6 @@ def _remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(gone)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            descriptor = os.open(Path(path) / name, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_folder(Path(path))
 
 
 def _names(run: RunFolder) -> list[str]:

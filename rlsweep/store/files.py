@@ -62,6 +62,18 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder: Path) -> None:
+    """Make a folder's files and all folders in it durable."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(Path(path) / name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(Path(path))
+
+
 def _finite(obj: object) -> object:
     if isinstance(obj, float):
         return obj if math.isfinite(obj) else None

@@ -1,7 +1,7 @@
 """The ledger of a sweep: what is wanted and what was submitted, appended by the submitter alone."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rlsweep.store.files import sync_folder
@@ -31,8 +31,8 @@ def read(folder: SweepFolder) -> list[Row]:
 def append(folder: SweepFolder, rows: list[Row]) -> None:
     """Add rows at the end, durably; the folder is made if need be.
 
-    A row is `{"kind": "intent", "time", "run_key", "variant", "variant_key", "seed", "difference", "steps"}` or
-    `{"kind": "attempt", "time", "run_key", "attempt"}`.
+    A row is `{"kind": "intent", "time", "recipe_name", "run_key", "variant", "variant_key", "seed", "difference",
+    "steps"}` or `{"kind": "attempt", "time", "run_key", "attempt"}`.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
     descriptor = open_for_append(folder.ledger)
@@ -44,6 +44,18 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
     sync_folder(folder.path)
 
 
+def intents(folder: SweepFolder) -> list[Intent]:
+    """Every intent, oldest first, those that a newer one has replaced included."""
+    names = [field.name for field in fields(Intent)]
+    return [Intent(**{name: row[name] for name in names}) for row in _intent_rows(folder)]
+
+
+def recipe_name(folder: SweepFolder) -> str | None:
+    """Name of the recipe the sweep was first asked for with, whatever it is called later; None where none was noted."""
+    first = next(iter(_intent_rows(folder)), {})
+    return first.get("recipe_name")
+
+
 def wanted(folder: SweepFolder) -> list[Intent]:
     """The newest intent of each (variant, seed), variants in the order in which their names were first asked for.
 
@@ -53,12 +65,10 @@ def wanted(folder: SweepFolder) -> list[Intent]:
     newest: dict[tuple[str, int], Intent] = {}
     named: dict[str, Intent] = {}
     meaning: dict[str, str] = {}
-    for row in read(folder):
-        if row["kind"] == "intent":
-            intent = Intent(**{name: value for name, value in row.items() if name != "kind"})
-            newest[intent.variant_key, intent.seed] = intent
-            named[intent.variant_key] = intent
-            meaning[intent.variant] = intent.variant_key
+    for intent in intents(folder):
+        newest[intent.variant_key, intent.seed] = intent
+        named[intent.variant_key] = intent
+        meaning[intent.variant] = intent.variant_key
     found = [
         replace(intent, variant=named[key].variant, difference=named[key].difference)
         for (key, _), intent in newest.items()
@@ -66,3 +76,7 @@ def wanted(folder: SweepFolder) -> list[Intent]:
     ]
     order = {name: place for place, name in enumerate(meaning)}
     return sorted(found, key=lambda intent: order[intent.variant])
+
+
+def _intent_rows(folder: SweepFolder) -> list[Row]:
+    return [row for row in read(folder) if row["kind"] == "intent"]

@@ -9,6 +9,11 @@ from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import RunFolder
 
+SAVED = 75
+"""Exit code of a trainer that was asked to stop, has saved and wants to go on."""
+DIVERGED = 76
+"""Exit code of a trainer whose run diverged."""
+
 State = Literal["finished", "diverged", "failed", "interrupted"]
 
 

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
@@ -10,7 +10,7 @@ from rlsweep.store.files import read_json
 from rlsweep.store.layout import RunFolder
 
 State = Literal["waiting", "running", "finished", "interrupted", "failed", "diverged", "lost"]
-STATES: tuple[State, ...] = ("waiting", "running", "finished", "interrupted", "failed", "diverged", "lost")
+STATES: tuple[State, ...] = get_args(State)
 
 _SILENCE_S = 1800.0
 """An attempt on another host passes for running until it has written nothing for so long. Taking over one that lives

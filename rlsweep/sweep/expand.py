@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from rlsweep.sweep.request import Request, parse_seeds, read_request
 
 BASE = "base"
 """Name of the recipe itself, where no axis states a value."""
+
+MOST_RUNS = 100_000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -97,8 +100,8 @@ def expand(
         raise RecipeError("no recipe; give its file or a shipped name: " + ", ".join(shipped.names("recipe")))
     draft = load_draft(request.recipe, scale=request.scale, overrides=overrides)
     parts = draft.parts()
-    points, texts, notes = _points(request, draft, parts)
     seeds_ = request.seeds or (parts.get("seed", 0),)
+    points, texts, notes = _points(request, draft, parts, len(seeds_))
     spec = {
         "recipe": _lasting(request.recipe),
         "scale": _lasting(request.scale),
@@ -120,7 +123,7 @@ def differences(sweep: Sweep) -> dict[str, Mapping[str, Scalar]]:
 
 
 def _points(
-    request: Request, draft: Draft, parts: Mapping[str, Any]
+    request: Request, draft: Draft, parts: Mapping[str, Any], seeds: int
 ) -> tuple[list[tuple[Choice, ...]], dict[str, str], list[str]]:
     """Every combination of choices, each axis as text, and notes."""
     refuse_overlaps((*request.vary, *request.zip))
@@ -136,6 +139,9 @@ def _points(
         without, notes = reverted(draft, parts)
         refuse_overlaps((*request.vary, *request.zip, *(Axis(c.key, (c.node,), c.node.place) for c in without)))
         groups.append([(), *((choice,) for choice in without)])
+    runs = seeds * prod(map(len, groups))
+    if runs > MOST_RUNS:
+        raise RecipeError(f"the axes make {runs:,} runs; a sweep has at most {MOST_RUNS:,}")
     points = [tuple(choice for group in point for choice in group) for point in product(*groups)]
     texts = {key: f"{key}={','.join(choice.text for choice in values)}" for key, values in found.items()}
     return points, texts, notes

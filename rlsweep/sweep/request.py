@@ -79,7 +79,12 @@ def parse_seeds(given: int | str | Sequence[int] | None) -> tuple[int, ...] | No
     return _seeds(place, given)
 
 
+MOST_SEEDS = 1000
+
+
 def _seeds(place: Place, given: int | Sequence[int]) -> tuple[int, ...]:
+    if (given if isinstance(given, int) else len(given)) > MOST_SEEDS:
+        raise place.error("", f"more than {MOST_SEEDS} seeds")
     seeds = tuple(range(given)) if isinstance(given, int) else tuple(given)
     if not seeds:
         raise place.error("", f"{given!r} is not valid; there must be 1 or more")

@@ -9,10 +9,11 @@ from typing import Any
 from rlsweep.errors import RlsweepError
 from rlsweep.recipe.key import NOT_IDENTITY, leaves
 from rlsweep.recipe.resolved import read_resolved
-from rlsweep.store import attempts, checkpoints
+from rlsweep.store import attempts, checkpoints, provenance
 from rlsweep.store.files import read_json
 from rlsweep.store.layout import RunFolder
 from rlsweep.store.ledger import Intent
+from rlsweep.store.provenance import Provenance
 from rlsweep.store.rows import read_bytes
 from rlsweep.store.state import look
 from rlsweep.track.points import evaluations
@@ -30,6 +31,9 @@ STATUS = {
     "lost": "KILLED",
 }
 """MLflow's status of each state of a run that has begun."""
+
+_OVER = ("finished", "diverged")
+"""From any other state a run is resumed at its newest checkpoint, and the rows after it are taken back."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +63,12 @@ def read_child(run: RunFolder, intent: Intent, *, wanted: bool) -> Child | None:
     seen = look(run)
     if seen.attempt is None or not run.recipe.exists():
         return None
-    over = seen.state not in ("running", "lost")
-    reached = None if over else _journal_length(run)
+    reached = None if seen.state in _OVER else _journal_length(run)
     journal = read_bytes(run.journal)
     covered = len(journal) if reached is None else min(reached, len(journal))
     recipe = leaves(read_resolved(run.recipe))
     fixed = {path: value for path, value in recipe.items() if path.partition(".")[0] not in NOT_IDENTITY}
-    provenance = _provenance(run)
+    made_with = provenance.read(run)
     tags = {
         "rlsweep.kind": "run",
         "rlsweep.run_key": run.key,
@@ -79,13 +82,13 @@ def read_child(run: RunFolder, intent: Intent, *, wanted: bool) -> Child | None:
         "rlsweep.reason": None if seen.state == "running" else seen.reason,
         # They may change while the run stays what it is; an MLflow parameter never may.
         **{f"rlsweep.{path}": value for path, value in recipe.items() if path not in fixed},
-        **_provenance_tags(provenance),
+        **_provenance_tags(made_with),
     }
     artifacts = {"recipe.yaml": run.recipe.read_text(encoding="utf-8")}
-    if provenance:
-        git = dict(provenance.get("git") or {})
+    if made_with:
+        git = dict(made_with.get("git") or {})
         diff = git.pop("diff", None)
-        artifacts["provenance.json"] = json.dumps({**provenance, "git": git}, indent=2) + "\n"
+        artifacts["provenance.json"] = json.dumps({**made_with, "git": git}, indent=2) + "\n"
         if diff:
             artifacts["dirty.diff"] = diff
     rows = evaluations(journal, covered)
@@ -96,7 +99,7 @@ def read_child(run: RunFolder, intent: Intent, *, wanted: bool) -> Child | None:
         key=run.key,
         state=seen.state,
         start=_started(run),
-        end=None if seen.state == "running" else _ended(run.outcome if over else seen.attempt.path),
+        end=None if seen.state == "running" else _ended(seen.attempt.path if seen.state == "lost" else run.outcome),
         tags={name: shorten(_text(value), TAG_LIMIT) for name, value in tags.items() if value is not None},
         params={path: _param(value) for path, value in fixed.items()},
         artifacts=artifacts,
@@ -122,29 +125,19 @@ def _journal_length(run: RunFolder) -> int:
     return 0
 
 
-def _provenance(run: RunFolder) -> dict[str, Any]:
-    try:
-        found = read_json(run.provenance)
-    except FileNotFoundError:  # the attempt has not come so far
-        return {}
-    if not isinstance(found, dict):
-        raise RlsweepError(f"{run.provenance}: not an object")
-    return found
-
-
-def _provenance_tags(provenance: dict[str, Any]) -> dict[str, Any]:
-    git, devices = provenance.get("git") or {}, provenance.get("devices") or {}
+def _provenance_tags(made_with: Provenance) -> dict[str, Any]:
+    git, devices = made_with.get("git") or {}, made_with.get("devices") or {}
     return {
         "mlflow.source.git.commit": git.get("commit"),
         "rlsweep.git.dirty": git.get("dirty"),
-        "rlsweep.host": provenance.get("host"),
-        "rlsweep.platform": provenance.get("platform"),
-        "rlsweep.python": provenance.get("python"),
-        "rlsweep.threads": provenance.get("threads"),
-        "rlsweep.device": devices.get("kind"),
+        "rlsweep.host": made_with.get("host"),
+        "rlsweep.platform": made_with.get("platform"),
+        "rlsweep.python": made_with.get("python"),
+        "rlsweep.threads": made_with.get("threads"),
+        "rlsweep.device": provenance.device_kind(made_with),
         "rlsweep.device.name": devices.get("name"),
         "rlsweep.device.count": devices.get("count"),
-        **{f"rlsweep.package.{name}": version for name, version in (provenance.get("packages") or {}).items()},
+        **{f"rlsweep.package.{name}": version for name, version in (made_with.get("packages") or {}).items()},
     }
 
 

@@ -1,103 +1,14 @@
 """One sync at a time: the folder `<root>/mlflow.sync` belongs to the process it names."""
 
-import errno
-import os
-import secrets
-import shutil
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from rlsweep.errors import RlsweepError
-from rlsweep.store.attempts import identity, is_process
-from rlsweep.store.files import read_json, write_json
+from rlsweep.store import claim
+from rlsweep.store.claim import Claim
 
-_STALE_S = 3600.0
-"""A holder on another host can't be asked whether it lives; after this long without a word it is taken for dead."""
+__all__ = ["Claim", "claimed"]
 
 
-@contextmanager
-def claimed(root: Path) -> Iterator["Claim | None"]:
+def claimed(root: Path) -> AbstractContextManager[Claim | None]:
     """The claim on a root's MLflow store, None where another process has it. Given up at the end."""
-    mine = Claim.take(root / "mlflow.sync")
-    try:
-        yield mine
-    finally:
-        if mine is not None:
-            mine.release()
-
-
-class Claim:
-    """The claim as its holder sees it."""
-
-    def __init__(self, path: Path, token: str):
-        self._path = path
-        self._token = token
-
-    @classmethod
-    def take(cls, path: Path) -> "Claim | None":
-        """The folder is filled beside and renamed, so that a claim never stands without its holder's name."""
-        token = secrets.token_hex(8)
-        beside = path.with_name(f".{path.name}.{token}")
-        beside.mkdir()
-        try:
-            write_json(beside / "holder.json", {**identity(os.getpid()), "token": token})
-            now = beside.stat().st_mtime  # by the clock of the file system, which dates the other claim too
-            if _rename(beside, path) or (_clear(path, now) and _rename(beside, path)):
-                return cls(path, token)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-        return None
-
-    def refresh(self) -> None:
-        """Say that the holder is at work. RlsweepError where a process on another host took it for dead."""
-        if _holder(self._path) != self._token:
-            raise RlsweepError(f"{self._path}: another process took over this sync; it sends the rest")
-        os.utime(self._path / "holder.json")
-
-    def release(self) -> None:
-        """Give the claim up, unless somebody has taken it over."""
-        gone = self._path.with_name(f".{self._path.name}.{self._token}.done")
-        if _holder(self._path) == self._token and _rename(self._path, gone):
-            shutil.rmtree(gone)
-
-
-def _clear(path: Path, now: float) -> bool:
-    """Take a dead holder's claim away. False where the holder may live, or somebody was quicker."""
-    try:
-        holder = read_json(path / "holder.json")
-        age = now - (path / "holder.json").stat().st_mtime
-    except FileNotFoundError:
-        return True
-    alive = is_process(holder) if holder["host"] == socket.gethostname() else age < _STALE_S
-    if alive:
-        return False
-    gone = path.with_name(f".{path.name}.{secrets.token_hex(8)}.stale")
-    if not _rename(path, gone):
-        return True
-    if _holder(gone) != holder["token"]:  # between our look and our rename another process had taken it over
-        _rename(gone, path)
-        return False
-    shutil.rmtree(gone)
-    return True
-
-
-def _holder(path: Path) -> str | None:
-    try:
-        token = read_json(path / "holder.json")["token"]
-    except FileNotFoundError:
-        return None
-    assert isinstance(token, str)
-    return token
-
-
-def _rename(source: Path, target: Path) -> bool:
-    """Whether the folder could be renamed: not where it is gone or where the target is a folder that isn't empty."""
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
-            raise
-        return False
-    return True
+    return claim.claimed(root / "mlflow.sync")

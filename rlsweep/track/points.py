@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store.rows import Row, parse, to_line, whole_rows
+from rlsweep.store.rows import Row, parse, whole_rows
 
 POINTS_A_BATCH = 999
 """MLflow takes 1,000 entities a request; one is the tag that says how far the batch reaches."""
@@ -46,9 +46,17 @@ class Sent:
 
 
 def points(row: Row) -> list[Point]:
-    """The metrics of a row under its step and its own time."""
+    """The metrics of a row under its step and its own time.
+
+    The clocks of an evaluation are left to its step's own row, which was written just before it, so that a step has one
+    reading of each; at step 0 there is no other row.
+    """
     timestamp = round(row["time"] * 1000)
-    return [Point(name, float(value), timestamp, int(row["step"])) for name, value in row["metrics"].items()]
+    return [
+        Point(name, float(value), timestamp, int(row["step"]))
+        for name, value in row["metrics"].items()
+        if row["kind"] != "evaluation" or row["step"] == 0 or not name.startswith("clock/")
+    ]
 
 
 def batches(journal: bytes, start: int, end: int) -> Iterator[tuple[list[Point], int]]:
@@ -76,15 +84,6 @@ def batches(journal: bytes, start: int, end: int) -> Iterator[tuple[list[Point],
 
 
 def evaluations(journal: bytes, end: int) -> str:
-    """The evaluation rows before byte `end`, a line each, all that a curve is made of: where a journal keeps the clocks
-    with the steps alone, an evaluation gets those of its step."""
-    rows = [row for line in whole_rows(journal[:end]) if (row := parse(line)) is not None]
-    clocks = {row["step"]: _clocks(row) for row in rows if row["kind"] == "step"}
-    complete = (
-        {**row, "metrics": clocks.get(row["step"], {}) | row["metrics"]} for row in rows if row["kind"] == "evaluation"
-    )
-    return b"".join(to_line(row) for row in complete).decode()
-
-
-def _clocks(row: Row) -> dict[str, float]:
-    return {name: value for name, value in row["metrics"].items() if name.startswith("clock/")}
+    """The evaluation rows before byte `end` as they stand, a line each: all that a curve is made of."""
+    rows = ((line, parse(line)) for line in whole_rows(journal[:end]))
+    return b"".join(line for line, row in rows if row is not None and row["kind"] == "evaluation").decode()

@@ -15,6 +15,7 @@ from rlsweep.track.child import NAME_LIMIT, STATUS, Child, read_child, shorten
 from rlsweep.track.claim import Claim, claimed
 from rlsweep.track.connect import connected
 from rlsweep.track.points import Sent, batches
+from rlsweep.track.search import all_runs
 from rlsweep.track.where import Tracking, TrackingError, locate
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ class SyncResult:
 def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResult:
     """Send to MLflow what it lacks of a sweep: a parent run, and a child for each run that has begun.
 
-    Sent are the rows covered by a complete checkpoint, all rows once a run is over. What an MLflow run holds stands in
-    its own tag, so that its store can be deleted and made again. `say` hears what a person should know.
+    Sent are the rows covered by a complete checkpoint, all rows once a run has finished or diverged. What an MLflow run
+    holds stands in its own tag, so that its store can be deleted and made again. The experiment is named after the
+    recipe the sweep was first asked for with. `say` hears what a person should know.
 
     Raises UsageError for an unknown sweep, TrackingError where the store can't be reached, read or written.
     """
@@ -76,12 +78,7 @@ def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResu
 
 def _intents(folder: SweepFolder) -> list[Intent]:
     """The newest intent of every run that was ever asked for: one no longer wanted still ends honestly."""
-    newest: dict[str, Intent] = {}
-    for row in ledger.read(folder):
-        if row["kind"] == "intent":
-            intent = Intent(**{name: value for name, value in row.items() if name != "kind"})
-            newest[intent.run_key] = intent
-    return list(newest.values())
+    return list({intent.run_key: intent for intent in ledger.intents(folder)}.values())
 
 
 def _children(
@@ -112,14 +109,15 @@ class _Syncing:
     say: Callable[[str], None]
 
     def send(self, children: Sequence[Child], wanted: int) -> None:
-        name = children[0].tags["rlsweep.name"]
+        # Not after the recipe of a run: sweeps may share it, and its name is that of whoever asked for it last.
+        name = ledger.recipe_name(self.folder) or self.folder.name
         experiment = self._experiment(name)
         self.result.experiment = name
         # The sweep's first intent tells it from a sweep of the same name under another root on the same server.
         first = read_bytes(self.folder.ledger).partition(b"\n")[0]
         identity = hashlib.sha256(self.folder.name.encode() + b"\n" + first).hexdigest()[:12]
         shared = {"rlsweep.sweep": self.folder.name, "rlsweep.sweep_id": identity}
-        found = self._search(experiment, identity)
+        found = all_runs(self.client, [experiment], f"tags.`rlsweep.sweep_id` = '{identity}'")
         parent = self._parent(experiment, found, shared, children)
         self.result.parent = parent.info.run_id
         for child in children:
@@ -165,23 +163,6 @@ class _Syncing:
                 "all of it is made anew from the journals"
             )
         return str(experiment.experiment_id)
-
-    def _search(self, experiment: str, identity: str) -> list["Run"]:
-        """Parent and children of the sweep, oldest first."""
-        runs: list[Run] = []
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [experiment],
-                filter_string=f"tags.`rlsweep.sweep_id` = '{identity}'",
-                max_results=1000,
-                order_by=["attributes.start_time ASC"],
-                page_token=token,
-            )
-            runs += page
-            token = page.token
-            if not token:
-                return runs
 
     def _parent(
         self, experiment: str, found: Sequence["Run"], shared: dict[str, str], children: Sequence[Child]

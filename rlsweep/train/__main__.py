@@ -21,10 +21,7 @@ from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import Root, RunFolder
-from rlsweep.store.outcome import Outcome
-
-SAVED = 75
-DIVERGED = 76
+from rlsweep.store.outcome import DIVERGED, SAVED, Outcome
 
 
 def main() -> int:
@@ -42,6 +39,7 @@ def main() -> int:
             _source(recipe, run)
             return 0
         attempt = Attempt(run, arguments.attempt) if arguments.attempt else attempts.claim(run)
+        attempt.require_owner()
         attempts.record_process(attempt)
         return _train(recipe, run, attempt, started)
     except Superseded as error:
@@ -57,7 +55,6 @@ def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: asked.append(received))
     try:
-        attempt.require_owner()
         run.outcome.unlink(missing_ok=True)
         ended = _run(recipe, run, attempt, lambda: bool(asked), started)
     except Superseded:
@@ -87,11 +84,16 @@ def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: Callable[[], bo
     if run.provenance.exists():
         threads = read_json(run.provenance)["threads"]  # the thread count belongs to the run, not to the attempt
     torch.set_num_threads(threads)
-    write_json(run.provenance, collect(threads, recipe.execution.device))
-    state, length = build(recipe, run, attempt, _source(recipe, run), started)
+    made_with = collect(threads, recipe.execution.device)
+    write_json(run.provenance, made_with)
+    write_json(attempt.provenance, made_with)  # a run may go on with other code, on another machine
+    state, length = build(recipe, run, attempt, lambda: _source(recipe, run), started)
     say = f"one process, {state.accelerator.distributed_type}, {state.accelerator.device}, {threads} thread(s)"
     print(f"attempt {attempt.number} from step {state.step}: {say}", flush=True)
-    return train(state, length, stop, lambda text: print(text, flush=True))
+    try:
+        return train(state, length, stop, lambda text: print(text, flush=True))
+    finally:
+        state.engine.close()
 
 
 def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:

@@ -26,14 +26,15 @@ class Clock:
         self._samples = 0
         self._tokens = 0
         self._flops = 0
-        self._seconds: dict[str, float] = {"startup": 0.0, "training": 0.0, "evaluation": 0.0, "saving": 0.0}
+        # Device-seconds: the number of devices may change from one attempt to the next.
+        self._spent: dict[str, float] = {"startup": 0.0, "training": 0.0, "evaluation": 0.0, "saving": 0.0}
         self._purpose: Purpose = "startup"
         self._since = started
 
     def switch(self, purpose: Purpose) -> None:
         """Book the time since the last switch; what follows is for `purpose`."""
         now = time.monotonic()
-        self._seconds[self._purpose] += now - self._since
+        self._spent[self._purpose] += self._devices * (now - self._since)
         self._purpose, self._since = purpose, now
 
     @contextmanager
@@ -59,7 +60,7 @@ class Clock:
     def metrics(self) -> dict[str, float]:
         """All clocks, up to now."""
         self.switch(self._purpose)
-        hours = {purpose: self._devices * seconds / 3600 for purpose, seconds in self._seconds.items()}
+        hours = {purpose: spent / 3600 for purpose, spent in self._spent.items()}
         return {
             "clock/samples": self._samples,
             "clock/tokens": self._tokens,
@@ -71,17 +72,17 @@ class Clock:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and seconds, for JSON."""
+        """Counters and device-seconds, for JSON."""
         self.switch(self._purpose)
         return {
             "samples": self._samples,
             "tokens": self._tokens,
             "flops": self._flops,
-            "seconds": dict(self._seconds),
+            "device_seconds": dict(self._spent),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from an earlier attempt; this attempt's time so far is kept."""
         self._samples, self._tokens, self._flops = state["samples"], state["tokens"], state["flops"]
-        for purpose, seconds in state["seconds"].items():
-            self._seconds[purpose] += seconds
+        for purpose, spent in state["device_seconds"].items():
+            self._spent[purpose] += spent

@@ -16,7 +16,7 @@ class PromptStream:
     no-positive-resampling (ScaleRL 3.2) a prompt is excluded from an epoch when its pass rate over all its visits so
     far, pooled, reaches the threshold at the moment the epoch begins, which is when its first prompt is asked; the set
     stays as it is until the next epoch. The paper doesn't say how it averages: pooling is our choice. If every prompt
-    would be excluded, none is, and `exclusion_lifted` says so.
+    would be excluded, none is, and `curriculum/exclusion_lifted` says so.
 
     A batch may run over the end of an epoch, or over several of a small pool. The same state and the same calls give
     the same future: observe batches in the order in which they are trained, not as they arrive.
@@ -71,7 +71,11 @@ class PromptStream:
 
     def metrics(self) -> dict[str, float]:
         """The epoch that the stream is in, and how many prompts it leaves out."""
-        return {"curriculum/epoch": self._epoch, "curriculum/excluded_prompts": int(self._excluded.sum())}
+        return {
+            "curriculum/epoch": self._epoch,
+            "curriculum/excluded_prompts": int(self._excluded.sum()),
+            "curriculum/exclusion_lifted": int(self._lifted),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """All that the future depends on besides recipe and pool, for JSON."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from rlsweep.store import checkpoints
 from rlsweep.store.journal import Journal, rewind
 from rlsweep.store.outcome import Outcome
 from rlsweep.train.admission import finish_before_training, must_publish
@@ -22,17 +23,19 @@ def train(state: State, journal_length: int, stop: Callable[[], bool], say: Say)
     rewind(state.run, state.attempt, journal_length)
     with Journal(state.run, state.attempt) as journal:
         if journal.length == 0:
+            _publish(state)
             _measure(state, journal, say)
         state.clock.switch("training")
         try:
             while state.step < state.recipe.budget.steps:
                 _step(state, journal, say)
-                if stop():
+                if stop() and state.step < state.recipe.budget.steps:
                     _checkpoint(state, journal)
                     return Outcome("interrupted", state.step, "asked to stop; saved")
         except Diverged as error:
             return Outcome("diverged", state.step, str(error))
-        _checkpoint(state, journal)
+        if not (saved := checkpoints.newest(state.run)) or saved.step < state.step:
+            _checkpoint(state, journal)
     return Outcome("finished", state.step, "reached its budget")
 
 
@@ -45,7 +48,12 @@ def _step(state: State, journal: Journal, say: Say) -> None:
     sampled = time.monotonic()
     metrics = _learn(state, groups)
     state.step += 1
-    _publish(state)
+    recipe = state.recipe
+    due = state.step % recipe.evaluation.every == 0
+    measured = due or state.step == recipe.budget.steps
+    # An evaluation needs the current version, whatever the off-policy scheme publishes.
+    if measured or must_publish(recipe.off_policy, state.step):
+        _publish(state)
     metrics |= {
         "time/generation_s": sampled - began,
         "time/training_s": time.monotonic() - sampled,
@@ -53,10 +61,9 @@ def _step(state: State, journal: Journal, say: Say) -> None:
         **state.clock.metrics(),
     }
     journal.append({"kind": "step", "step": state.step, "time": time.time(), "metrics": metrics})
-    budget = state.recipe.budget.steps
-    if state.step % state.recipe.evaluation.every == 0 or state.step == budget:
-        _measure(state, journal, say)
-    if state.step % state.recipe.execution.checkpoint_every == 0 and state.step != budget:
+    if measured:
+        _measure(state, journal, say, on_schedule=due)
+    if state.step % recipe.execution.checkpoint_every == 0 and state.step < recipe.budget.steps:
         _checkpoint(state, journal)
 
 
@@ -71,15 +78,19 @@ def _learn(state: State, groups: list[Graded]) -> dict[str, float]:
 
 
 def _publish(state: State) -> None:
-    if must_publish(state.recipe.off_policy, state.step):
-        state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
+    state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
 
 
-def _measure(state: State, journal: Journal, say: Say) -> None:
-    """Evaluate the current version; the engine is given it first, whatever the off-policy scheme publishes."""
+def _measure(state: State, journal: Journal, say: Say, *, on_schedule: bool = True) -> None:
+    """Evaluate the version that was published last.
+
+    The last step of a budget is measured even off the schedule; such a row says so, because the longer run that a
+    raised budget makes of it would not have it.
+    """
     with state.clock.spending("evaluation"):
-        state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
         row = evaluate(state.recipe, state.task, state.tokens, state.intake, state.engine, state.step)
+    if not on_schedule:
+        row["off_schedule"] = True
     row["metrics"] |= state.clock.metrics()
     row["time"] = time.time()
     journal.append(row)

@@ -1,5 +1,7 @@
 """All that a run is at one moment: built from the recipe, saved as a checkpoint, restored from one."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import PreTrainedModel
 
-from rlsweep.errors import RecipeError
+from rlsweep.errors import RecipeError, RlsweepError
 from rlsweep.model.load import load_model, parameter_count
 from rlsweep.recipe.length import Interrupt
 from rlsweep.recipe.schema import Recipe
@@ -16,6 +18,7 @@ from rlsweep.rollout.local import LocalEngine
 from rlsweep.rollout.protocol import Interruption, RolloutEngine
 from rlsweep.store import checkpoints
 from rlsweep.store.attempts import Attempt
+from rlsweep.store.checkpoints import Checkpoint
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import Journal
 from rlsweep.store.layout import RunFolder
@@ -46,19 +49,24 @@ class State:
 
 
 def build(
-    recipe: Recipe, run: RunFolder, attempt: Attempt, source: tuple[str, str | None], started: float
+    recipe: Recipe, run: RunFolder, attempt: Attempt, source: Callable[[], tuple[str, str | None]], started: float
 ) -> tuple[State, int]:
     """State of a run from its newest checkpoint, or at step 0, and the journal's length in bytes at that point.
 
-    `source` is where the initial model lies; `started` the process's start on the monotonic clock.
+    `source` tells where the initial model lies; `started` is the process's start on the monotonic clock. RecipeError
+    for what this version can plan but not train.
     """
-    checkpoint = checkpoints.newest(run)
-    model, tokenizer = load_model(checkpoint.path / "model") if checkpoint else load_model(*source)
+    # What can't be trained is refused before anything large is loaded.
     task = make_task(recipe.task)
-    tokens = Tokens(tokenizer, task)
+    if recipe.execution.engine != "local":
+        raise RecipeError(f"execution.engine: '{recipe.execution.engine}' is not part of this version; valid: local")
     accelerator = Accelerator(cpu=recipe.execution.device == "cpu")
     if accelerator.num_processes != 1:
         raise RecipeError(f"this version trains in one process; it was started as {accelerator.num_processes}")
+    checkpoint = checkpoints.newest(run)
+    with _reading(run, checkpoint):
+        model, tokenizer = load_model(checkpoint.path / "model") if checkpoint else load_model(*source())
+    tokens = Tokens(tokenizer, task)
     engine = _engine(recipe, model.to(accelerator.device), tokens)
     options = recipe.optimizer
     optimizer = torch.optim.AdamW(
@@ -86,7 +94,8 @@ def build(
         engine=engine,
         clock=clock,
     )
-    return state, _restore(state, checkpoint.path) if checkpoint else 0
+    with _reading(run, checkpoint):
+        return state, _restore(state, checkpoint.path) if checkpoint else 0
 
 
 def save(state: State, journal: Journal) -> None:
@@ -107,6 +116,20 @@ def save(state: State, journal: Journal) -> None:
     checkpoints.prune(state.run, keep=2)
 
 
+@contextmanager
+def _reading(run: RunFolder, checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Say which checkpoint is damaged and what to do, whatever its reader said."""
+    try:
+        yield
+    except Exception as error:  # zip, safetensors and JSON readers have no common error
+        if checkpoint is None:
+            raise
+        others = [each.step for each in checkpoints.every(run) if each.step < checkpoint.step]
+        back = f"step {others[-1]}" if others else "the start"
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RlsweepError(f"{checkpoint.path} is damaged ({first}); remove it to go on from {back}") from error
+
+
 def _restore(state: State, folder: Path) -> int:
     saved = read_json(folder / "state.json")
     state.step = saved["step"]
@@ -120,11 +143,15 @@ def _restore(state: State, folder: Path) -> int:
 
 
 def _engine(recipe: Recipe, model: PreTrainedModel, tokens: Tokens) -> RolloutEngine:
-    if recipe.execution.engine != "local":
-        raise RecipeError("execution.engine: 'vllm' is not part of this version; valid here: local")
     interruption = None
     if isinstance(recipe.length, Interrupt):
         interruption = Interruption(tokens.encode(recipe.length.phrase), tokens.encode(recipe.length.end))
+        last = recipe.length.latest + len(interruption.phrase)
+        if last >= recipe.sampling.max_tokens:
+            raise RecipeError(
+                f"length.latest: {recipe.length.latest} and the {len(interruption.phrase)} tokens of the phrase leave "
+                f"no room for an answer below sampling.max_tokens ({recipe.sampling.max_tokens})"
+            )
     return LocalEngine(
         model,
         eos=tokens.eos,

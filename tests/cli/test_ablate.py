@@ -8,6 +8,8 @@ from click.testing import Result
 
 import rlsweep.track
 from rlsweep.launch import machine
+from rlsweep.launch.submit import submitting
+from rlsweep.store.layout import Root
 
 Call = Callable[..., Result]
 TINY = ("scalerl", "--scale", "tiny", "--set", "budget.steps=4", "--name", "s")
@@ -28,7 +30,7 @@ def test_the_plan_is_a_row_a_run_and_writes_nothing(root: Path, call: Call) -> N
         ("loss=dapo", "1", "submit", "4", "new"),
     ]
     assert all(len(row[0]) == 12 and row[5].endswith(" FLOP") for row in rows(result))
-    assert "4 to submit" in result.stderr and "compute at most: " in result.stderr
+    assert "4 to submit" in result.stderr and "compute: at most " in result.stderr
     assert not root.exists()
     assert call("ablate", *LOSSES, "--seeds", "2", "--dry-run").stdout == result.stdout
     assert not root.exists()
@@ -42,10 +44,32 @@ def test_the_plan_as_json_is_one_document(root: Path, call: Call) -> None:
     assert found["missing"] is None and found["no_longer_asked_for"] == []
     base, dapo = found["runs"]
     assert base["difference"] == {} and dapo["difference"]["loss.type"] == "dapo"
-    assert base["compute"]["rollouts"] == 4 * 64 * 8
-    assert found["compute"]["rollouts"] == 2 * base["compute"]["rollouts"]
+    assert base["compute"]["rollouts"] == (4 + 8) * 64 * 8 and base["device_hours"] is None
+    assert found["compute"]["rollouts"] == 2 * base["compute"]["rollouts"] and found["device_hours"] is None
     assert json.loads(call("ablate", *LOSSES, "--dry-run", "--json").stdout) == found
     assert call("ablate", *LOSSES, "--json").exit_code == 2
+
+
+def test_measured_device_hours_are_an_expectation_and_no_bound(root: Path, call: Call) -> None:
+    result = call("plan", "scalerl", "--vary", "batch.prompts=48,96")
+    assert [row[5] for row in rows(result)] == ["about 15,600 device-hours", "about 31,200 device-hours"]
+    assert "compute: about 46,800 device-hours; at most " in result.stderr
+    found = json.loads(call("plan", "scalerl", "--json").stdout)
+    assert round(found["device_hours"], -2) == round(found["runs"][0]["device_hours"], -2) == 15_600
+    assert "device_hours" not in found["compute"]
+
+
+def test_a_second_ablate_of_a_sweep_is_refused_in_one_line_and_writes_nothing(root: Path, call: Call) -> None:
+    with submitting(Root(root), "s"):
+        before = sorted(root.rglob("*"))
+        result = call("ablate", *LOSSES)
+        assert result.exit_code == 1 and sorted(root.rglob("*")) == before
+        last = result.stderr.splitlines()[-1]
+        assert last.startswith(f"rlsweep: sweep s in {root} is being worked on by pid {os.getpid()} on host ")
+        assert last.endswith("rlsweep status s")
+        assert call("plan", *LOSSES).exit_code == 0
+        assert call("ablate", *LOSSES, "--name", "t").exit_code == 0  # the same runs
+    assert [row[3] for row in rows(call("ablate", *LOSSES))] == ["skip", "skip"]
 
 
 def test_ablate_trains_syncs_and_names_the_report(root: Path, call: Call) -> None:
@@ -99,6 +123,9 @@ def test_a_recipe_too_large_for_this_machine_is_planned_and_refused_in_one_line(
     monkeypatch.setattr(machine, "_has_slurm", lambda: False)
     planned = call("plan", "scalerl")
     assert planned.exit_code == 0 and "there is neither a GPU nor Slurm here" in planned.stderr
+    by_hand = ("scalerl", "--set", "execution.engine=local", "--set", "execution.device=cpu")
+    assert "this version has no task 'math'; try --scale tiny" in call("plan", *by_hand).stderr
+    assert json.loads(call("plan", *by_hand, "--json").stdout)["missing"].endswith("try --scale tiny")
     result = call("ablate", "scalerl")
     assert result.exit_code == 1 and result.stdout == planned.stdout
     last = result.stderr.splitlines()[-1]

@@ -70,7 +70,7 @@ def test_an_error_is_one_message_and_an_exit_code(
 
 def test_a_reader_that_goes_away_is_met_quietly() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "rlsweep", "plan", "scalerl", "--scale", "tiny", "--seeds", "3000"],
+        [sys.executable, "-m", "rlsweep", "plan", "--sweep", "loss", "--scale", "tiny", "--seeds", "1000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

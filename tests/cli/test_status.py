@@ -116,6 +116,13 @@ def test_logs_prints_the_log_of_the_attempt_meant(root: Path, call: Call) -> Non
     assert call("logs", "abcd1", "--attempt", "1").stdout == "first é\n"
     assert "attempt 1 of 2" in call("logs", "abcd1", "--attempt", "1").stderr
     assert call("logs", "abcd1", "--follow", "--attempt", "1").stdout == "first é\nsecond"
+    result = call("logs", "abcd1", "--attempt", "1", "--json")
+    log = attempts.Attempt(place.run("abcd11111111"), 1).log
+    expected = {"run_key": "abcd11111111", "attempt": 1, "path": str(log), "lines": ["first é"]}
+    assert json.loads(result.stdout) == expected and result.stderr == ""
+    log.unlink()
+    assert json.loads(call("logs", "abcd1", "--attempt", "1", "--json").stdout)["lines"] == []
+    assert call("logs", "abcd1", "--json", "--follow").exit_code == 2
     for arguments, message in {
         ("abcd",): "'abcd' is the start of several runs: abcd11111111, abcd22222222",
         ("abc",): "'abc' is not a run",

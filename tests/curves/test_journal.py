@@ -41,7 +41,10 @@ def test_points_steps_and_the_start_at_zero(tmp_path: Path) -> None:
     assert curve.pass_rate == pytest.approx([5 / 12, 7 / 12, 1.0])
     assert curve.steps is not None and curve.steps.tolist() == [0, 5, 10]
     # first point: shares 0, 1/4, 1: 4/3 x (1/4 x 3/4) / (4 x 9)
-    assert curve.variance == pytest.approx([4 / 3 * 3 / 16 / 36, 4 / 3 * (1 / 4 + 3 / 16) / 36, 0.0])
+    # last point: 12 of 12 right is Beta(13, 1), not certainty
+    assert curve.variance == pytest.approx(
+        [4 / 3 * 3 / 16 / 36, 4 / 3 * (1 / 4 + 3 / 16) / 36, 13 / 14 * (1 / 14) / 15]
+    )
     assert from_run(RunFolder(tmp_path / "run"), "x", 0, "device_hours").compute.tolist() == [0, 0.1, 0.2]
 
 
@@ -57,9 +60,15 @@ def test_one_sample_a_prompt_gets_the_binomial_bound() -> None:
     assert pass_rate_of([1, 0, 0, 1], 1) == (0.5, 0.25 / 4)
 
 
-def test_a_clock_kept_with_the_step_alone(tmp_path: Path) -> None:
-    rows = [evaluation(0, [1, 2]), step(2, flops=7.0), evaluation(2, [2, 2])]
-    assert from_run(write(tmp_path / "run", rows), "x", 0, "flops").compute.tolist() == [0, 7]
+def test_an_evaluation_off_the_schedule_counts_while_it_is_the_last(tmp_path: Path) -> None:
+    off = {**evaluation(15, [1, 2], flops=15.0), "off_schedule": True}
+    rows = [evaluation(0, [0, 1]), evaluation(10, [1, 1], flops=10.0), off, step(16, flops=16.0)]
+    assert from_run(write(tmp_path / "run", rows), "x", 0, "flops").compute.tolist() == [0, 10, 15]
+    rows += [evaluation(20, [2, 2], flops=20.0), {**evaluation(25, [2, 2], flops=25.0), "off_schedule": True}]
+    raised = from_run(write(tmp_path / "run", rows), "x", 0, "flops")
+    direct = from_run(write(tmp_path / "direct", [row for row in rows if row is not off]), "x", 0, "flops")
+    assert raised.compute.tolist() == direct.compute.tolist() == [0, 10, 20, 25]
+    assert raised.pass_rate.tolist() == direct.pass_rate.tolist()
 
 
 def test_a_run_in_progress(tmp_path: Path) -> None:
@@ -69,13 +78,6 @@ def test_a_run_in_progress(tmp_path: Path) -> None:
     assert len(from_run(torn, "x", 0, "flops").compute) == 1
     with pytest.raises(RlsweepError, match=r"metrics\.jsonl:2"):
         from_run(write(tmp_path / "bad", [], tail='{}\n{"a\n{}\n'), "x", 0, "flops")
-
-
-def test_without_counts_the_variance_is_unknown(tmp_path: Path) -> None:
-    row = evaluation(0, [1, 2])
-    row["counts"] = []
-    curve = from_run(write(tmp_path / "run", [row]), "x", 0, "flops")
-    assert curve.pass_rate.tolist() == [3 / 8] and np.isnan(curve.variance).all()
 
 
 def test_names_what_is_missing(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import itertools
 import os
 import signal
 import subprocess
@@ -7,18 +8,21 @@ from collections.abc import Callable
 
 import pytest
 
+from rlsweep.errors import RlsweepError
 from rlsweep.launch import local
 from rlsweep.launch.cancel import cancel
 from rlsweep.launch.display import Evaluated
+from rlsweep.launch.job import start
 from rlsweep.launch.local import Result, run_all
-from rlsweep.launch.plan import decide
-from rlsweep.launch.submit import submit
+from rlsweep.launch.plan import Planned, decide, decide_run
+from rlsweep.launch.submit import submit, submitting
 from rlsweep.store import attempts, ledger, outcome
+from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import read_rows
-from rlsweep.store.layout import Root
+from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.state import look
-from rlsweep.sweep.expand import Sweep
+from rlsweep.sweep.expand import Run, Sweep
 
 Make = Callable[..., Sweep]
 Behave = Callable[[str], None]
@@ -29,15 +33,16 @@ from pathlib import Path
 from rlsweep.launch import local
 from rlsweep.launch.display import Lines
 from rlsweep.launch.plan import decide
-from rlsweep.launch.submit import submit
+from rlsweep.launch.submit import submit, submitting
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import expand
-local.TRAINER = tuple(sys.argv[2:])
+local.TRAINER = tuple(sys.argv[3:])
 local._FOLLOW_S = 0.1
 root = Root(Path(sys.argv[1]))
-sweep = expand("scalerl", scale="tiny", overrides=["budget.steps=4"], vary=["loss=cispo,dapo"], name="s")
+sweep = expand("scalerl", scale="tiny", overrides=["budget.steps=4"], vary=["loss=cispo,dapo"], name=sys.argv[2])
 decisions = decide(sweep, root)
-result = local.run_all(submit(sweep, root, decisions), root, decisions, 2, Lines())
+with submitting(root, sweep.name) as claim:
+    result = local.run_all(submit(sweep, root, decisions), root, decisions, 2, Lines(), claim)
 sys.exit(130 if result.interrupted else 0)
 """
 
@@ -73,12 +78,13 @@ class Told:
 def launch(sweep: Sweep, root: Root, slots: int = 2) -> tuple[Result, Told]:
     told = Told()
     decisions = decide(sweep, root)
-    return run_all(submit(sweep, root, decisions), root, decisions, slots, told), told
+    with submitting(root, sweep.name) as claim:
+        return run_all(submit(sweep, root, decisions), root, decisions, slots, told, claim), told
 
 
-def launcher(root: Root, trainer: tuple[str, ...] | None = None) -> "subprocess.Popen[str]":
-    """The runner in a process of its own, which can be killed."""
-    arguments = [sys.executable, "-c", LAUNCHER, str(root.path), *(trainer or local.TRAINER)]
+def launcher(root: Root, name: str = "s") -> "subprocess.Popen[str]":
+    """The runner in a process of its own, which can be killed. Sweeps of any name have the same runs."""
+    arguments = [sys.executable, "-c", LAUNCHER, str(root.path), name, *local.TRAINER]
     return subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
 
 
@@ -178,9 +184,10 @@ def test_a_raised_budget_continues_the_runs(root: Root, sweep: Make) -> None:
 def test_a_damaged_run_fails_alone(root: Root, sweep: Make, behave: Behave) -> None:
     wanted = sweep()
     decisions = decide(wanted, root)
-    folder = submit(wanted, root, decisions)
-    attempts.claim(root.run(wanted.runs[0].key)).process.write_text("{")
-    result = run_all(folder, root, decisions, 1, Told())
+    with submitting(root, "s") as claim:
+        folder = submit(wanted, root, decisions)
+        attempts.claim(root.run(wanted.runs[0].key)).process.write_text("{")
+        result = run_all(folder, root, decisions, 1, Told(), claim)
     assert [each.run.variant for each in result.failures] == ["loss=cispo"]
     assert "process.json: not valid JSON" in result.failures[0].reason
     assert look(root.run(wanted.runs[1].key)).state == "finished"
@@ -249,7 +256,7 @@ def test_orphans_end_with_the_launcher_that_adopted_them_but_anothers_runs_go_on
     behave("* slow")
     first = launcher(root)
     at_step(root, wanted, 2)
-    second = launcher(root)
+    second = launcher(root, "t")
     assert second.stderr is not None and first.stderr is not None
     for _ in range(2):
         second.stderr.readline()
@@ -329,3 +336,65 @@ def test_an_adopted_run_goes_on_to_the_budget_asked_for_now(root: Root, sweep: M
         (root.run(run.key).path / "go").touch()
     assert launch(sweep(6), root)[0] == Result((), False)
     assert states(root, sweep(6)) == [("finished", 6)] * 2
+
+
+def test_an_attempt_that_another_launcher_makes_between_decision_and_claim_is_not_superseded(
+    root: Root, sweep: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = sweep(vary="loss=cispo")
+    started: list[subprocess.Popen[bytes] | None] = []
+
+    def decide_late(run: Run, folder: RunFolder) -> Planned:
+        planned = decide_run(run, folder)
+        if not started:
+            started.append(start(run, attempts.claim(folder), local.TRAINER).process)
+        return planned
+
+    monkeypatch.setattr(local, "decide_run", decide_late)
+    assert launch(wanted, root)[0] == Result((), False)
+    assert [each.number for each in attempts.every(root.run(wanted.runs[0].key))] == [1]
+    assert states(root, wanted) == [("finished", 4)] and started[0] is not None and started[0].wait() == 0
+    assert [row["kind"] for row in ledger.read(root.sweep("s"))] == ["intent"]
+
+
+def test_a_claim_lost_to_a_faster_launcher_is_tried_again_after_a_wait(
+    root: Root, sweep: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    claim, sleep = attempts.claim, time.sleep
+
+    def lose_twice(run: RunFolder, number: int | None = None) -> Attempt:
+        events.append("claim")
+        if events.count("claim") <= 2:
+            raise Superseded("taken")
+        return claim(run, number)
+
+    def note_sleep(seconds: float) -> None:
+        events.append("sleep")
+        sleep(seconds)
+
+    monkeypatch.setattr(attempts, "claim", lose_twice)
+    monkeypatch.setattr(time, "sleep", note_sleep)
+    wanted = sweep(vary="loss=cispo")
+    assert launch(wanted, root)[0] == Result((), False)
+    assert states(root, wanted) == [("finished", 4)] and events.count("claim") == 3
+    assert ("claim", "claim") not in itertools.pairwise(events)
+
+
+def test_a_launcher_taken_for_dead_lets_its_runs_save_and_ends(
+    root: Root, sweep: Make, behave: Behave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = sweep()
+    behave("* slow")
+    monkeypatch.setattr(local, "_REFRESH_S", 0.0)
+    holder = root.sweep("s").path / "submitter" / "holder.json"
+
+    class Robbed(Told):
+        def progress(self, key: str, step: int, evaluation: Evaluated | None) -> None:
+            write_json(holder, {**read_json(holder), "token": "another"})
+
+    decisions = decide(wanted, root)
+    with pytest.raises(RlsweepError, match="another process took over"), submitting(root, "s") as claim:
+        run_all(submit(wanted, root, decisions), root, decisions, 2, Robbed(), claim)
+    assert {state for state, _ in states(root, wanted)} == {"interrupted"}
+    assert holder.exists()

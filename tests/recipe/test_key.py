@@ -45,7 +45,7 @@ def test_all_defaults_give_one_key_whatever_the_name() -> None:
 
 def test_budget_and_execution_are_not_part_of_it() -> None:
     recipe = Recipe(name="a")
-    longer = replace(recipe, budget=Budget(steps=7), execution=Execution(devices=2, device_hours_per_step=3.0))
+    longer = replace(recipe, budget=Budget(steps=7), execution=Execution(devices=2, device_hours_per_rollout=3.0))
     assert run_key(longer) == run_key(recipe)
 
 
@@ -143,7 +143,7 @@ def test_a_folder_that_is_gone_has_no_key(tmp_path: Path) -> None:
 def test_leaves_are_all_of_them_in_order() -> None:
     found = leaves(Recipe(name="a"))
     assert list(found)[:3] == ["name", "model.type", "model.width"]
-    assert list(found)[-1] == "execution.device_hours_per_step"
+    assert list(found)[-1] == "execution.device_hours_per_rollout"
     assert found["loss.eps_max"] == 5.0
     assert "loss.eps_low" not in found
 

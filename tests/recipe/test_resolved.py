@@ -115,7 +115,7 @@ def test_all_leaves_are_written_out() -> None:
     text = dump(Recipe(name="a"))
     assert "\nloss:\n  type: cispo\n  eps_max: 5.0\n" in text
     assert "  no_positive_resampling: 0.9\n" in text
-    assert text.endswith("  device_hours_per_step: null\n")
+    assert text.endswith("  device_hours_per_rollout: null\n")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,13 @@ from typing import Any
 import pytest
 
 from rlsweep.errors import UsageError
+from rlsweep.law.fit import WEAK_WIDTH
+from rlsweep.law.plan import TARGET_WIDTH
 from rlsweep.report.build import build
 from rlsweep.report.html import to_html
 from rlsweep.report.markdown import to_markdown
+from rlsweep.store import attempts, ledger
+from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import Root, SweepFolder
 
 Make = Callable[..., SweepFolder]
@@ -30,13 +34,28 @@ def test_variants_are_pooled_and_compared_with_the_base(written: Any) -> None:
     assert any("diverged at step 110: a|b." in flag for flag in other.flags)
 
 
-def test_device_hours_as_soon_as_one_run_had_an_accelerator(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
-    gpu, cpu = fake(points=2, seeds=(0,), device=("cuda", "H200")), fake(points=2, seeds=(0,))
+def test_device_hours_where_every_run_that_began_had_accelerators(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    gpu, cpu, waiting = fake(points=2, seeds=(0,), device=("cuda", "H200")), fake(points=2, seeds=(0,)), fake(points=0)
     make_sweep(Root(tmp_path), "s", {"base": gpu, "a=1": cpu})
-    report = build(Root(tmp_path), "s")
-    assert report.unit == "device_hours"
+    assert build(Root(tmp_path), "s").unit == "flops"
+    report = build(Root(tmp_path), "s", unit="device_hours")
     assert any("unlike devices" in flag for flag in report.variants[1].flags)
     assert build(Root(tmp_path), "s", unit="steps").unit == "steps"
+    make_sweep(Root(tmp_path), "t", {"base": gpu, "a=1": waiting})
+    assert build(Root(tmp_path), "t").unit == "device_hours"
+
+
+def test_what_every_attempt_was_made_with_is_told(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    make_sweep(root, "s", {"base": fake(points=2, seeds=(0,))})
+    run = root.run(ledger.wanted(root.sweep("s"))[0].run_key)
+    newest = read_json(run.provenance)
+    write_json(attempts.claim(run).provenance, {**newest, "git": {"commit": "b" * 40}, "packages": {"torch": "1"}})
+    write_json(attempts.claim(run).provenance, newest)
+    report = build(root, "s")
+    flag = f"Seed 0 went on with another commit ({'b' * 40}, then {'a' * 40}) and another torch (1, then 2)."
+    assert flag in report.variants[0].flags
+    assert f"torch 1 and 2, commit {'a' * 40}, commit {'b' * 40}" == dict(report.checklist)["Software of the runs"]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +106,11 @@ def test_what_differs_beyond_the_name_is_found_in_the_recipes(tmp_path: Path, ma
     assert report.base_values == {"loss.type": "cispo"}
     assert report.variants[1].incomparable == ("evaluation.prompts",)
     assert any("more than its name says: evaluation.prompts" in flag for flag in report.variants[1].flags)
+
+
+def test_the_checklist_has_the_laws_thresholds(written: Any) -> None:
+    told = dict(written.report.checklist)["Verdict"]
+    assert [float(word.rstrip(";")) for word in told.split() if word.startswith(".")] == [TARGET_WIDTH, WEAK_WIDTH]
 
 
 def test_an_unknown_sweep_is_the_users_error(tmp_path: Path) -> None:

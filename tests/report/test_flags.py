@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 
 from rlsweep.law.curve import Curve
@@ -60,3 +62,21 @@ def test_other_machines_matter_for_device_hours_and_other_commits_always() -> No
     assert flags.of_machines(ours, base, "flops") == by_hours[1:]
     assert "different commits" in by_hours[1]
     assert flags.of_machines([{}], base, "device_hours") == []
+
+
+def test_a_run_that_went_on_with_other_code_or_devices_is_named() -> None:
+    def made(commit: str | None, torch: str, kind: str, numpy: str = "2") -> dict[str, Any]:
+        packages = {"torch": torch, "numpy": numpy, "rlsweep": "0.1"}
+        return {"git": {"commit": commit}, "packages": packages, "devices": {"kind": kind, "name": numpy}}
+
+    runs = [run(0), run(1), run(2), run(3)]
+    attempts = [
+        [made("a", "1", "cpu"), made("b", "2", "cuda"), made("a", "2", "cuda")],
+        [made("a", "1", "cpu"), made("a", "1", "cpu", numpy="3"), made(None, "1", "cpu"), {}],
+        [],
+        [made("a", "1", "cpu"), made("b", "2", "cuda")],
+    ]
+    assert flags.of_attempts(runs, attempts) == [
+        "Seeds 0 and 3 went on with another commit (a, then b), another torch (1, then 2) and another kind of device "
+        "(cpu, then cuda)."
+    ]

@@ -162,7 +162,7 @@ def test_the_table_folds_and_cuts_nothing(written: Any, width: int) -> None:
     from rich.console import Console
 
     out = io.StringIO()
-    terminal.show(written.report, Path("/a/long/path/" + "x" * 80), Console(file=out, width=width))
+    terminal.show(written.report, "report: /a/long/path/" + "x" * 80, Console(file=out, width=width))
     lines = out.getvalue().splitlines()
     assert all(len(line) <= width for line in lines[:-1])
     assert lines[-1] == "report: /a/long/path/" + "x" * 80
@@ -179,10 +179,10 @@ def test_no_color_means_no_escape_at_all(
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the captured stdout for a terminal
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    terminal.show(written.report, Path("page"))
+    terminal.show(written.report, "page")
     assert "\x1b" in capsys.readouterr().out
     monkeypatch.setenv("NO_COLOR", "1")
-    terminal.show(written.report, Path("page"))
+    terminal.show(written.report, "page")
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -225,3 +225,14 @@ def test_many_variants_stay_apart(tmp_path: Path, make_sweep: Callable[..., Any]
     text = write(build(root, "s"), folder).read_text(encoding="utf-8")
     assert text.count("<svg") == 1 + 6 + 2
     assert all(Page(text).text.count(name) > 5 for name in variants)
+
+
+def test_a_root_that_cant_be_written_is_shown_all_the_same(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("rlsweep.report.write.write_text", refuse, raising=False)
+    monkeypatch.setattr("rlsweep.report.write.write_json", refuse, raising=False)
+    result = CliRunner().invoke(main, ["report", "--root", str(written.root.path)])
+    assert result.exit_code == 0 and result.stdout.count("\n") == 1 + len(written.report.variants)
+    assert "could not be written" in result.stderr and "Permission denied" in result.stderr

@@ -75,3 +75,12 @@ def test_a_variant_asked_for_by_another_name_stands_once_under_the_newer(sweep: 
     found = [(each.run_key, each.variant, each.seed) for each in ledger.wanted(sweep)]
     assert found == [("d0", "loss=dapo", 0), ("a0", "loss=cispo", 0), ("a1", "loss=cispo", 1)]
     assert ledger.wanted(sweep)[2].difference == {"loss.type": "loss=cispo"}
+
+
+def test_the_recipe_a_sweep_was_first_asked_for_with_keeps_its_name(sweep: SweepFolder) -> None:
+    assert ledger.recipe_name(sweep) is None
+    first = {**intent("a", "base", "A"), "recipe_name": "one"}
+    ledger.append(sweep, [first, {**first, "recipe_name": "two", "steps": 20}])
+    assert ledger.recipe_name(sweep) == "one"
+    assert [each.steps for each in ledger.intents(sweep)] == [10, 20]
+    assert [each.steps for each in ledger.wanted(sweep)] == [20]

@@ -288,7 +288,19 @@ def test_no_recipe() -> None:
 def test_what_ships_is_valid(name: str, scale: str) -> None:
     sweep = expand(sweep=name, scale=scale)
     assert len(sweep.runs) > 1
-    assert {} in list(differences(sweep).values())
+    varies_another_base = name in ("dapo-clip", "gspo-clip") or (scale == "tiny" and name in ("batch", "generations"))
+    assert ({} in list(differences(sweep).values())) is not varies_another_base
+
+
+def test_no_two_shipped_sweeps_have_one_name() -> None:
+    names = [expand(sweep=name, scale="tiny").name for name in shipped.names("sweep")]
+    assert len(set(names)) == len(names)
+
+
+def test_how_rollouts_are_spread_leaves_the_batch_as_large() -> None:
+    batches = [run.recipe.batch for run in expand(sweep="generations", scale="8b").runs]
+    assert [batch.rollouts for batch in batches] == [8, 16, 24, 32]
+    assert {batch.prompts * batch.rollouts for batch in batches} == {768}
 
 
 def test_the_command_line_lies_over_a_file(tmp_path: Path) -> None:
@@ -350,3 +362,11 @@ def test_a_bad_sweep_file(tmp_path: Path, text: str, message: str) -> None:
 def test_an_unknown_sweep_names_what_ships() -> None:
     with pytest.raises(RecipeError, match=r"'los': no such sweep; shipped sweeps: .*did you mean loss"):
         expand(sweep="los")
+
+
+def test_a_sweep_has_an_end() -> None:
+    with pytest.raises(RecipeError, match="more than 1000 seeds"):
+        tiny(seeds=1_000_000_000)
+    lists = [f"optimizer.{name}={','.join(str(0.1 + i / 1000) for i in range(400))}" for name in ("beta1", "beta2")]
+    with pytest.raises(RecipeError, match="160,000 runs; a sweep has at most 100,000"):
+        tiny(*lists)

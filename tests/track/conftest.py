@@ -45,7 +45,7 @@ class Trainer:
                 journal.append({"kind": "step", "step": self.done, "time": self.clock, "metrics": metrics | names})
         return self
 
-    def evaluate(self) -> "Trainer":
+    def evaluate(self, **more: object) -> "Trainer":
         self.counts = [min(count + self.done % 3, 7) for count in self.counts]
         rate = sum(self.counts) / (7 * len(self.counts))
         metrics = {
@@ -55,7 +55,7 @@ class Trainer:
         }
         row = {"kind": "evaluation", "step": self.done, "time": self.clock + 0.1, "metrics": metrics}
         with Journal(self.run, self.attempt) as journal:
-            journal.append({**row, "counts": self.counts, "samples": 7})
+            journal.append({**row, "counts": self.counts, "samples": 7, **more})
         return self
 
     def save(self) -> "Trainer":
@@ -85,19 +85,21 @@ class Trainer:
 
 @dataclass(frozen=True)
 class World:
-    """A root and its one sweep."""
+    """A root and one of its sweeps, that of a recipe."""
 
     root: Root
     sweep: str = "tiny-loss"
+    recipe: str = "tiny"
 
     def want(self, variant: str = "base", seed: int = 0, steps: int = 20) -> RunFolder:
-        recipe = Recipe(name="tiny", loss=VARIANTS[variant], seed=seed, budget=Budget(steps=steps))
+        recipe = Recipe(name=self.recipe, loss=VARIANTS[variant], seed=seed, budget=Budget(steps=steps))
         run = self.root.run(run_key(recipe))
         run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.recipe, dump(recipe))
         intent = {
             "kind": "intent",
             "time": START,
+            "recipe_name": self.recipe,
             "run_key": run.key,
             "variant": variant,
             "variant_key": variant_key(recipe),
@@ -106,7 +108,7 @@ class World:
             "steps": steps,
         }
         ledger.append(self.root.sweep(self.sweep), [intent])
-        write_text(self.root.sweep(self.sweep).spec, "recipe: tiny\n")
+        write_text(self.root.sweep(self.sweep).spec, f"recipe: {self.recipe}\n")
         return run
 
     def begin(self, variant: str = "base", seed: int = 0) -> Trainer:

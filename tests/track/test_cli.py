@@ -81,7 +81,7 @@ def test_a_first_sync_makes_the_store_in_silence_and_without_network(world: Any,
         [sys.executable, "-c", _NO_NETWORK], cwd=here, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"tiny-loss: 6 points sent, 1 runs in sqlite:///{world.root.path}/mlflow.db\n"
+    assert done.stderr == f"tiny-loss: 4 points sent, 1 runs in sqlite:///{world.root.path}/mlflow.db\n"
     assert list(here.iterdir()) == []
     assert sorted(path.name for path in world.root.path.iterdir()) == ["mlartifacts", "mlflow.db", "runs", "sweeps"]
 

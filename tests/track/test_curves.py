@@ -8,9 +8,11 @@ import pytest
 
 from rlsweep.curves.journal import from_run
 from rlsweep.curves.mlflow import from_mlflow
+from rlsweep.curves.read import read_curves
 from rlsweep.errors import UsageError
 from rlsweep.law.curve import Curve
-from rlsweep.store.journal import Journal
+from rlsweep.report.build import build
+from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import Root
 from rlsweep.track import sync
 
@@ -66,21 +68,36 @@ def test_a_run_or_a_sweep_by_its_id(world: Any, trainers: list[tuple[str, int, A
     _same(curve, from_run(trainers[1][2].run, "base", 1, "flops"))
 
 
-def test_clocks_that_stand_with_the_steps_alone(world: Any) -> None:
-    trainer = world.begin().evaluate().steps(3)
-    row = {"kind": "evaluation", "step": 3, "time": trainer.clock, "metrics": {"evaluation/pass_rate": 0.5}}
-    with Journal(trainer.run, trainer.attempt) as journal:
-        journal.append({**row, "counts": [1, 2, 3], "samples": 4})
-    trainer.end("finished")
+def test_a_raised_budget_has_the_curve_of_the_direct_run(world: Any) -> None:
+    """An evaluation off the schedule stands only while it is the last."""
+    trainer = world.begin().evaluate().steps(2).evaluate().steps(1).evaluate(off_schedule=True).save().end("finished")
     sync(world.root, world.sweep, say=print)
-    (curve,) = from_mlflow(world.sweep, world.root)
-    assert curve.compute[1] == 9e9
-    _same(curve, from_run(trainer.run, "base", 0, "flops"))
+    (before,) = from_mlflow(world.sweep, world.root)
+    _same(before, from_run(trainer.run, "base", 0, "flops"))
+    trainer.resume().steps(1).evaluate().save().end("finished")
+    sync(world.root, world.sweep, say=print)
+    (after,) = from_mlflow(world.sweep, world.root)
+    _same(after, from_run(trainer.run, "base", 0, "flops"))
+    assert before.steps is not None
+    assert after.steps is not None
+    assert (list(before.steps), list(after.steps)) == ([0, 2, 3], [0, 2, 4])
+
+
+def test_a_mixed_sweep_is_counted_in_flops_and_a_run_in_what_it_had(world: Any) -> None:
+    cpu, gpu = world.begin().evaluate(), world.begin("loss=dapo").evaluate()
+    found = read_json(gpu.run.provenance)
+    write_json(gpu.run.provenance, {**found, "devices": {"kind": "cuda", "name": "H200", "count": 8}})
+    for trainer in (cpu, gpu):
+        trainer.steps(2).evaluate().end("finished")
+    sync(world.root, world.sweep, say=print)
+    assert {curve.unit for curve in from_mlflow(world.sweep, world.root)} == {"flops"}
+    assert build(world.root, world.sweep).unit == "flops"
+    assert [read_curves(trainer.run.path)[0].unit for trainer in (cpu, gpu)] == ["flops", "device_hours"]
 
 
 def test_only_what_stands_now(world: Any) -> None:
     """Neither a superseded MLflow run nor a run without an evaluation gives a curve."""
-    trainer = world.begin().evaluate().steps(2).save().steps(2).evaluate().end("failed")
+    trainer = world.begin().evaluate().steps(2).save().steps(2).evaluate().end("diverged")
     world.begin("loss=dapo").steps(1).end("failed")
     sync(world.root, world.sweep, say=print)
     assert len(from_mlflow(world.sweep, world.root)[0].compute) == 2

@@ -59,7 +59,7 @@ def test_a_sweep_on_a_server(
     trainer = world.begin().evaluate().steps(400, train__grad_norm=float("nan")).evaluate().save().steps(2)
     result = sync(world.root, world.sweep, say=print)
     assert result.store == server
-    assert result.points == 2 * 3 + 400 * 4
+    assert result.points == 3 + 1 + 400 * 4
     trainer.end("finished")
     assert sync(world.root, world.sweep, say=print).points == 2 * 3
     result = sync(world.root, world.sweep, say=print)

@@ -52,9 +52,11 @@ def test_a_finished_run_is_all_there(world: Any) -> None:
     trainer = world.begin().evaluate().steps(3).evaluate().save().steps(2).end("finished")
     result = _sync(world)
     (run,), (parent,) = _runs(world), _runs(world, "sweep")
-    assert result.points == 5 * 3 + 2 * 3
+    # The second evaluation sends no clocks: its step's own row has them.
+    assert result.points == 5 * 3 + 3 + 1
     points = _points(world, run)
     assert points.total() == result.points
+    assert sum(name == "clock/flops" and step == 3 for name, step, *_ in points) == 1
     assert points["train/loss", 2, 1_700_000_000_500, 0.5] == 1
     assert points["evaluation/pass_rate", 0, 1_700_000_000_100, 7 / 28] == 1
     assert run.info.run_name == "base seed 0"
@@ -123,6 +125,18 @@ def test_a_run_that_was_killed_ends_as_killed_with_what_its_checkpoint_covers(wo
     assert (run.info.status, run.data.tags["rlsweep.state"]) == ("KILLED", "lost")
 
 
+@pytest.mark.parametrize("state", ["failed", "interrupted"])
+def test_a_run_that_may_go_on_keeps_back_what_a_resume_takes_back(world: Any, state: str) -> None:
+    trainer = world.begin().steps(2).save().steps(5).end(state, "because")
+    assert _sync(world).points == 2 * 3
+    (run,) = _runs(world)
+    assert run.info.end_time == round(trainer.run.outcome.stat().st_mtime * 1000)
+    trainer.resume().steps(5).save().end("finished")
+    result = _sync(world)
+    assert (result.superseded, result.created, result.points) == (0, 0, 5 * 3)
+    assert len(_runs(world)) == 1
+
+
 def test_a_resumed_run_is_running_again_in_the_same_mlflow_run(world: Any) -> None:
     trainer = world.begin().steps(2).save().steps(5).die()
     _sync(world)
@@ -138,7 +152,7 @@ def test_a_resumed_run_is_running_again_in_the_same_mlflow_run(world: Any) -> No
 
 
 def test_a_run_rolled_back_further_gets_a_new_mlflow_run(world: Any) -> None:
-    trainer = world.begin().steps(2).save().steps(2).end("failed", "out of memory")
+    trainer = world.begin().steps(2).save().steps(2).end("diverged", "loss is nan")
     assert _sync(world).points == 4 * 3
     trainer = trainer.resume().steps(3)
     result = _sync(world)
@@ -156,7 +170,7 @@ def test_a_run_rolled_back_further_gets_a_new_mlflow_run(world: Any) -> None:
 
 
 def test_an_attempt_that_has_not_rolled_back_yet_supersedes_nothing(world: Any) -> None:
-    trainer = world.begin().steps(2).save().steps(2).end("failed")
+    trainer = world.begin().steps(2).save().steps(2).end("diverged")
     _sync(world)
     from rlsweep.store import attempts
 
@@ -224,7 +238,7 @@ def _points_by_count(world: Any, run: Run) -> int:
     ],
 )
 def test_a_crash_anywhere_is_mended_by_the_next_sync(world: Any, name: str, before: bool) -> None:
-    trainer = world.begin().steps(2).save().steps(1).end("failed")
+    trainer = world.begin().steps(2).save().steps(1).end("diverged")
     world.begin("loss=dapo").steps(2).end("finished")
     _sync(world)
     trainer.resume().steps(3).end("finished")
@@ -331,6 +345,29 @@ def test_sweeps_share_a_run_but_not_its_mlflow_run(world: Any) -> None:
     _sync(world)
     _sync(other)
     assert sorted(run.data.tags["rlsweep.sweep"] for run in _runs(world)) == ["another", "tiny-loss"]
+
+
+def test_a_sweep_stays_in_the_experiment_of_its_first_recipe(world: Any) -> None:
+    """Recipes that differ in nothing but their name share runs, and a sweep may be asked for again with the other."""
+    from dataclasses import replace
+
+    trainer = world.begin().steps(1).save()
+    assert _sync(world).experiment == "tiny"
+    other = replace(world, sweep="another", recipe="twin")
+    assert other.want().key == trainer.run.key
+    assert "name: twin" in trainer.run.recipe.read_text()
+    replace(world, recipe="twin").want(steps=30)
+    trainer.steps(1).end("finished")
+    result = _sync(world)
+    assert (result.experiment, result.created, len(_runs(world, "sweep"))) == ("tiny", 0, 1)
+    assert _sync(other).experiment == "twin"
+
+
+def test_a_sweep_whose_recipe_was_not_noted_has_its_own_experiment(world: Any) -> None:
+    world.begin().steps(1).end("finished")
+    ledger = world.root.sweep(world.sweep).ledger
+    ledger.write_text(ledger.read_text().replace('"recipe_name": "tiny", ', ""))
+    assert _sync(world).experiment == "tiny-loss"
 
 
 def test_an_unknown_sweep_is_a_usage_error_that_names_the_valid_ones(world: Any) -> None:

@@ -67,3 +67,14 @@ def test_attempts_add_up(wall: Wall) -> None:
     assert found["clock/device_hours"] == pytest.approx(150 / 3600)
     assert found["clock/startup_hours"] == pytest.approx(17 / 3600)
     assert found["clock/samples"] == 8
+
+
+def test_hours_spent_on_other_devices_stay_what_they_were(wall: Wall) -> None:
+    first = Clock(devices=80, parameters=1, started=100.0)
+    first.switch("training")
+    wall.now += 3600
+    second = Clock(devices=16, parameters=1, started=wall.now)
+    second.load_state_dict(first.state_dict())
+    second.switch("training")
+    wall.now += 3600
+    assert second.metrics()["clock/device_hours"] == pytest.approx(96)

@@ -54,7 +54,11 @@ def test_exclusions_are_frozen_until_the_next_epoch() -> None:
     assert stream.excluded == frozenset()
     assert sorted(stream.next_batch(6)) == [4, 5, 6, 7, 8, 9]
     assert stream.excluded == {0, 1, 2, 3}
-    assert stream.metrics() == {"curriculum/epoch": 1, "curriculum/excluded_prompts": 4}
+    assert stream.metrics() == {
+        "curriculum/epoch": 1,
+        "curriculum/excluded_prompts": 4,
+        "curriculum/exclusion_lifted": 0,
+    }
     # And an epoch that has begun doesn't look again.
     stream = PromptStream(RESAMPLE, 10, seed=1)
     stream.next_batch(11)
@@ -121,7 +125,11 @@ def test_the_pool_cannot_be_emptied() -> None:
     resumed = PromptStream(RESAMPLE, 3, seed=0)
     resumed.load_state_dict(stream.state_dict())
     assert resumed.exclusion_lifted
-    assert stream.metrics() == {"curriculum/epoch": 1, "curriculum/excluded_prompts": 0}
+    assert stream.metrics() == {
+        "curriculum/epoch": 1,
+        "curriculum/excluded_prompts": 0,
+        "curriculum/exclusion_lifted": 1,
+    }
     # A prompt that got harder is the only one left in the next epoch.
     stream.observe(1, 0, 8)
     assert stream.next_batch(2) == [1, 1]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 from rlsweep.recipe.budget import Budget
+from rlsweep.recipe.curriculum import Curriculum
 from rlsweep.recipe.key import run_key
 from rlsweep.recipe.off_policy import Ppo
 from rlsweep.recipe.resolved import dump
 from rlsweep.recipe.reward import Reward
 from rlsweep.recipe.schema import Recipe
+from rlsweep.recipe.task import Registers
 from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.journal import read_rows
 from rlsweep.store.layout import Root, RunFolder
@@ -144,14 +147,49 @@ def test_killed_and_started_again_it_ends_the_same(
     assert all((r["kind"], r["step"]) in kept for r in read_rows(discarded))
 
 
-def test_a_raised_budget_continues_the_run(root: Root, small_recipe: Recipe, undisturbed: RunFolder) -> None:
-    run = folder(root, replace(small_recipe, budget=Budget(steps=4)))
+@pytest.mark.parametrize("steps", [4, 5])
+def test_a_raised_budget_continues_the_run(
+    root: Root, small_recipe: Recipe, undisturbed: RunFolder, steps: int
+) -> None:
+    """5 is off the schedule of evaluations: its row stays, and says that the longer run would not have it."""
+    run = folder(root, replace(small_recipe, budget=Budget(steps=steps)))
     assert finish(start(run))[0] == 0
     assert folder(root, small_recipe) == run  # the key knows no budget
     code, said = finish(start(run))
-    assert code == 0 and "from step 4" in said
-    assert rows(run) == rows(undisturbed)
+    assert code == 0 and f"from step {steps}" in said
+    extra = [row["step"] for row in rows(run) if row.get("off_schedule")]
+    assert extra == ([5] if steps == 5 else [])
+    assert [row for row in rows(run) if not row.get("off_schedule")] == rows(undisturbed)
     assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in weights(undisturbed).items())
+
+
+def test_ppo_with_a_small_pool_and_exclusions_resumes_the_same(root: Root, small_recipe: Recipe) -> None:
+    """Two killed attempts in the middle of a generation phase, epochs of a pool from which prompts are excluded."""
+    recipe = replace(
+        small_recipe,
+        off_policy=Ppo(k=3),
+        task=Registers(prompts=10),
+        curriculum=Curriculum(zero_variance="keep", no_positive_resampling=0.2),
+        budget=Budget(steps=14),
+    )
+    run = folder(root, recipe)
+    code, said = finish(start(run))
+    assert code == 0, said
+    expected, tensors = rows(run), weights(run)
+    assert max(row["metrics"].get("curriculum/excluded_prompts", 0) for row in expected) > 0
+    shutil.rmtree(run.path)
+    folder(root, recipe)
+    for steps in (5, 10):
+        process = start(run)
+        while process.poll() is None and len([row for row in read_rows(run.journal) if row["kind"] == "step"]) < steps:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    code, said = finish(start(run))
+    assert code == 0, said
+    assert attempts.newest(run) == attempts.Attempt(run, 3)
+    assert rows(run) == expected
+    assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in tensors.items())
 
 
 def test_asked_to_stop_it_saves_and_says_so(root: Root, small_recipe: Recipe, undisturbed: RunFolder) -> None:
@@ -191,7 +229,7 @@ def test_a_run_that_diverges_says_so(root: Root, small_recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("engine: local", "engine: vllm"), "valid here: local"),
+        (("engine: local", "engine: vllm"), "valid: local"),
         (("type: cispo", "type: cipso"), "cispo"),
     ],
 )
