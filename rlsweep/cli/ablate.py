@@ -124,14 +124,16 @@ def _train(
         for line in failure.log:
             note(f"    {line}")
         note(f"  see: rlsweep logs {failure.run.key}{where}")
-    states = ", ".join(f"{number} {state}" for state, number in counts(status(folder, root)).items())
+    runs = [run for run in status(folder, root) if run.run_key in {each.run.key for each in decisions}]
+    states = ", ".join(f"{number} {state}" for state, number in counts(runs).items())
     note(f"sweep {sweep.name}: {states}")
     if result.interrupted:
         note("interrupted: run the same command again to go on from where each run saved")
         sys.exit(EXIT_INTERRUPTED)
     _sync(root, sweep.name)
     note(f"next: rlsweep report {sweep.name}{where}")
-    if result.failures:
+    # A run that diverged has its result; one that failed or was cancelled has not.
+    if any(run.state not in ("finished", "diverged") for run in runs):
         sys.exit(EXIT_RUNS_FAILED)
 
 

@@ -23,6 +23,7 @@ from rlsweep.recipe.model import Embedded
 from rlsweep.store import attempts, ledger
 from rlsweep.store.attempts import Superseded
 from rlsweep.store.claim import Claim
+from rlsweep.store.files import read_json
 from rlsweep.store.layout import Root, SweepFolder
 from rlsweep.store.outcome import SAVED
 from rlsweep.sweep.expand import Run
@@ -225,7 +226,7 @@ class _Runner:
         users: dict[tuple[object, ...], list[Run]] = {}
         for run in runs:
             model = embedded_identity(run.recipe)
-            if isinstance(run.recipe.model, Embedded) and model not in made:
+            if isinstance(run.recipe.model, Embedded) and model not in made and not _is_made(self.root, model):
                 users.setdefault(model, []).append(run)
         waiting = deque(users.values())
         going: list[tuple[list[Run], subprocess.Popen[bytes]]] = []
@@ -266,6 +267,12 @@ def _worth_another_try(job: Job) -> bool:
     if job.process is None:
         return True
     return job.process.returncode < 0 or job.process.returncode == SAVED
+
+
+def _is_made(root: Root, model: tuple[tuple[str, object], ...]) -> bool:
+    """Whether a model of these leaves is in the root already. A trainer that needs another makes it itself."""
+    notes = root.models.glob("embedded-*/made-from.json")
+    return any(read_json(note).get("leaves") == dict(model) for note in notes)
 
 
 def _prepare_log(root: Root, run: Run) -> Path:

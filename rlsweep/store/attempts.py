@@ -119,7 +119,14 @@ def is_alive(attempt: Attempt) -> bool | None:
         process = read_json(attempt.process)
     except FileNotFoundError:
         return _just_claimed(attempt)
-    return is_process(process)
+    except RlsweepError:  # damaged: nobody who lives left it so
+        return False
+    return is_process(process) if is_identity(process) else False
+
+
+def is_identity(found: object) -> bool:
+    """Whether something that was read has what `identity` writes."""
+    return isinstance(found, dict) and isinstance(found.get("pid"), int) and isinstance(found.get("host"), str)
 
 
 def is_process(process: dict[str, Any]) -> bool | None:

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store.files import sync_folder
 from rlsweep.store.layout import SweepFolder
 from rlsweep.store.rows import Row, append_bytes, open_for_append, read_rows, to_line
@@ -47,7 +48,10 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
 def intents(folder: SweepFolder) -> list[Intent]:
     """Every intent, oldest first, those that a newer one has replaced included."""
     names = [field.name for field in fields(Intent)]
-    return [Intent(**{name: row[name] for name in names}) for row in _intent_rows(folder)]
+    try:
+        return [Intent(**{name: row[name] for name in names}) for row in _intent_rows(folder)]
+    except KeyError as error:
+        raise RlsweepError(f"{folder.ledger}: an intent has no {error}; the file is damaged") from error
 
 
 def recipe_name(folder: SweepFolder) -> str | None:
@@ -79,4 +83,4 @@ def wanted(folder: SweepFolder) -> list[Intent]:
 
 
 def _intent_rows(folder: SweepFolder) -> list[Row]:
-    return [row for row in read(folder) if row["kind"] == "intent"]
+    return [row for row in read(folder) if row.get("kind") == "intent"]

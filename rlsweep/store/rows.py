@@ -27,7 +27,7 @@ def read_rows(path: Path) -> list[Row]:
         if row is None:
             if number == last:
                 break
-            raise RlsweepError(f"{path}:{number + 1}: not a whole JSON object; the file is damaged")
+            raise RlsweepError(f"{path}:{number + 1}: not a whole row; the file is damaged")
         rows.append(row)
     return rows
 
@@ -56,7 +56,7 @@ def whole_rows(data: bytes) -> Iterator[bytes]:
 
 
 def parse(line: bytes) -> Row | None:
-    """One row, or None where the line is not a whole JSON object."""
+    """One row, or None where the line is not a whole JSON object, or a journal's row without step or metrics."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -64,6 +64,10 @@ def parse(line: bytes) -> Row | None:
     if not isinstance(row, dict):
         return None
     metrics = row.get("metrics")
+    if row.get("kind") in ("step", "evaluation") and not (
+        isinstance(row.get("step"), int) and isinstance(metrics, dict) and isinstance(row.get("time"), int | float)
+    ):
+        return None
     if isinstance(metrics, dict):
         row["metrics"] = {name: float("nan") if value is None else value for name, value in metrics.items()}
     return row

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json
@@ -37,7 +38,10 @@ def look(run: RunFolder) -> Seen:
     alive = attempts.is_alive(attempt)
     if alive:
         return Seen("running", f"attempt {attempt.number} is at work", attempt=attempt, host=host)
-    ended = outcome.read(run)
+    try:
+        ended = outcome.read(run)
+    except RlsweepError as error:  # the run goes on from its checkpoint and writes a new one
+        return Seen("lost", str(error), 0, attempt, host)
     if ended is not None and ended.attempt in (None, attempt.number):
         return Seen(ended.state, ended.reason, ended.step, attempt, host)
     if alive is None and (silence := _silence(attempt)) < _SILENCE_S:
@@ -48,9 +52,10 @@ def look(run: RunFolder) -> Seen:
 
 def _host(attempt: Attempt) -> str | None:
     try:
-        return str(read_json(attempt.process)["host"])
-    except FileNotFoundError:
+        process = read_json(attempt.process)
+    except (FileNotFoundError, RlsweepError):
         return None
+    return str(process["host"]) if attempts.is_identity(process) else None
 
 
 def _silence(attempt: Attempt) -> float:

@@ -186,10 +186,10 @@ def test_a_damaged_run_fails_alone(root: Root, sweep: Make, behave: Behave) -> N
     decisions = decide(wanted, root)
     with submitting(root, "s") as claim:
         folder = submit(wanted, root, decisions)
-        attempts.claim(root.run(wanted.runs[0].key)).process.write_text("{")
+        root.run(wanted.runs[0].key).attempts.write_text("this should be a folder")
         result = run_all(folder, root, decisions, 1, Told(), claim)
     assert [each.run.variant for each in result.failures] == ["loss=cispo"]
-    assert "process.json: not valid JSON" in result.failures[0].reason
+    assert "attempts" in result.failures[0].reason
     assert look(root.run(wanted.runs[1].key)).state == "finished"
 
 

@@ -89,7 +89,7 @@ def test_a_torn_line_in_the_middle_is_refused_by_name_and_line(run: RunFolder, f
     write(run, first, range(3))
     lines = run.journal.read_bytes().splitlines(keepends=True)
     run.journal.write_bytes(lines[0] + lines[1][:-9] + b"\n" + lines[2])
-    with pytest.raises(RlsweepError, match=r"metrics.jsonl:2: not a whole JSON object"):
+    with pytest.raises(RlsweepError, match=r"metrics.jsonl:2: not a whole row"):
         read_rows(run.journal)
 
 
@@ -218,3 +218,18 @@ def test_the_newest_row_of_a_kind_is_found_from_the_end(run: RunFolder, first: A
     run.journal.write_bytes(run.journal.read_bytes().splitlines(keepends=True)[0])
     only = newest_row(run.journal, "evaluation")
     assert only is not None and only["step"] == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"kind": "step"}, {"kind": "step", "step": 3, "metrics": 3, "time": 1.0}, {"kind": "evaluation", "step": "x"}],
+)
+def test_a_row_without_step_or_metrics_is_damage(tmp_path: Path, bad: dict[str, object]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    good = {"kind": "step", "step": 1, "time": 1.0, "metrics": {}}
+    path.write_text("".join(json.dumps(each) + "\n" for each in (bad, good)))
+    with pytest.raises(RlsweepError, match=r"metrics.jsonl:1: not a whole row"):
+        read_rows(path)
+    path.write_text("".join(json.dumps(each) + "\n" for each in (good, bad)))
+    found = newest_row(path, "step")
+    assert found is not None and found["step"] == 1
