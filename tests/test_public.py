@@ -16,8 +16,8 @@ def test_the_eight_names_are_there() -> None:
     assert len(rlsweep.__all__) == 8
     assert all(getattr(rlsweep, name) is not None for name in rlsweep.__all__)
     assert rlsweep.Fit.__module__.startswith("rlsweep.law")
-    with pytest.raises(AttributeError, match="no attribute 'train'"):
-        _ = rlsweep.train
+    with pytest.raises(AttributeError, match="no attribute 'trainer'"):
+        _ = rlsweep.trainer
 
 
 def test_importing_loads_nothing_heavy() -> None:
