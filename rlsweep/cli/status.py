@@ -2,11 +2,15 @@
 
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows
 from rlsweep.errors import EXIT_RUNS_FAILED
+
+if TYPE_CHECKING:
+    from rlsweep.launch.status import RunStatus
 
 
 @click.command()
@@ -33,25 +37,38 @@ def status(sweep: str | None, root: str | None, as_json: bool, check: bool) -> N
         print_json({"sweep": folder.name, "root": str(place.path), "runs": [asdict(run) for run in runs]})
     else:
         note(f"sweep {folder.name} in {place.path}")
-        head = ("run", "variant", "seed", "state", "step", "of", "pass rate", "attempt", "host", "reason")
-        print_rows(
-            head,
-            [
-                (
-                    run.run_key,
-                    run.variant,
-                    str(run.seed),
-                    run.state,
-                    str(run.step),
-                    str(run.total),
-                    "-" if run.pass_rate is None else f"{run.pass_rate:.3f}",
-                    str(run.attempt or "-"),
-                    run.host or "-",
-                    run.reason,
-                )
-                for run in runs
-            ],
-        )
+        if sys.stdout.isatty():
+            print_rows(
+                ("run", "variant", "seed", "state", "steps", "pass rate", "reason"), [_shown(run) for run in runs]
+            )
+        else:
+            print_rows((), [_whole(run) for run in runs])
         note(", ".join(f"{number} {state}" for state, number in counts(runs).items()))
     if check and any(run.state in ("failed", "lost") for run in runs):
         sys.exit(EXIT_RUNS_FAILED)
+
+
+def _shown(run: "RunStatus") -> tuple[str, ...]:
+    """What people ask first, narrow enough for 80 columns; `--json` and a pipe tell the rest."""
+    reason = run.reason if (run.attempt or 1) == 1 else f"{run.reason} (attempt {run.attempt})"
+    steps = f"{run.step}/{run.total}"
+    return (run.run_key, run.variant, str(run.seed), run.state, steps, _rate(run), reason)
+
+
+def _whole(run: "RunStatus") -> tuple[str, ...]:
+    return (
+        run.run_key,
+        run.variant,
+        str(run.seed),
+        run.state,
+        str(run.step),
+        str(run.total),
+        _rate(run),
+        str(run.attempt or "-"),
+        run.host or "-",
+        run.reason,
+    )
+
+
+def _rate(run: "RunStatus") -> str:
+    return "-" if run.pass_rate is None else f"{run.pass_rate:.3f}"
