@@ -27,8 +27,3 @@ def finish_before_training(options: OffPolicy, batch: int) -> range:
         return range(batch, batch + 1)
     first = batch // options.k * options.k
     return range(first, first + options.k)
-
-
-def largest_lag(options: OffPolicy) -> int:
-    """Most optimizer steps between the version that samples a token and the one that is trained on it."""
-    return options.k if isinstance(options, Pipeline) else options.k - 1
