@@ -5,9 +5,10 @@ import signal
 import time
 from collections.abc import Sequence
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store import attempts
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import read_json, write_json
+from rlsweep.store.files import write_json
 from rlsweep.store.layout import RunFolder
 from rlsweep.store.state import look
 
@@ -46,12 +47,14 @@ def cancel(runs: Sequence[RunFolder], wait_s: float) -> list[tuple[RunFolder, bo
 def _ask(attempt: Attempt) -> str | None:
     """Send SIGTERM; why not, where it can't be sent."""
     try:
-        process = read_json(attempt.process)
+        process = attempts.read_identity(attempt.process)
     except FileNotFoundError:
         return "is just being started; try again in a moment"
+    except RlsweepError as error:
+        return f"can't be asked: {error}"
     if attempts.is_process(process) is None:
         return f"is at work on {process['host']}; cancel it there"
-    if attempt.launcher.exists() and read_json(attempt.launcher)["pid"] == process["pid"]:
+    if _launcher(attempt) == process["pid"]:
         return "is just being started; try again in a moment"  # the folder still names its launcher
     write_json(attempt.cancelled, {"time": time.time()})
     try:
@@ -62,3 +65,11 @@ def _ask(attempt: Attempt) -> str | None:
         attempt.cancelled.unlink()
         return "belongs to another user"
     return None
+
+
+def _launcher(attempt: Attempt) -> int | None:
+    """Process that started the attempt, where it can be told."""
+    try:
+        return int(attempts.read_identity(attempt.launcher)["pid"])
+    except (FileNotFoundError, RlsweepError):
+        return None

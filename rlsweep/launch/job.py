@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlsweep.errors import RlsweepError
 from rlsweep.launch.display import Evaluated
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt, Superseded
@@ -143,9 +144,9 @@ def start(run: Run, attempt: Attempt, trainer: Sequence[str]) -> Job:
 def adopt(run: Run, attempt: Attempt) -> Job:
     """Wait for an attempt found at work. It is ours to end if the launcher that started it is gone."""
     try:
-        orphan = attempts.is_process(read_json(attempt.launcher)) is False
-    except FileNotFoundError:
-        orphan = False  # started by hand
+        orphan = attempts.is_process(attempts.read_identity(attempt.launcher)) is False
+    except (FileNotFoundError, RlsweepError):
+        orphan = False  # started by hand, or nobody can tell
     return Job(run, attempt, None, ours=orphan)
 
 

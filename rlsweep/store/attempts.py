@@ -114,19 +114,22 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def is_alive(attempt: Attempt) -> bool | None:
-    """Whether the process of an attempt lives; None where it is on another host, so that nobody here can tell."""
+    """Whether the process of an attempt lives; None where nobody here can tell: on another host, or damaged."""
     try:
-        process = read_json(attempt.process)
+        return is_process(read_identity(attempt.process))
     except FileNotFoundError:
         return _just_claimed(attempt)
-    except RlsweepError:  # damaged: nobody who lives left it so
-        return False
-    return is_process(process) if is_identity(process) else False
+    except RlsweepError:  # damaged
+        return None
 
 
-def is_identity(found: object) -> bool:
-    """Whether something that was read has what `identity` writes."""
-    return isinstance(found, dict) and isinstance(found.get("pid"), int) and isinstance(found.get("host"), str)
+def read_identity(path: Path) -> dict[str, Any]:
+    """What `identity` told, from a file. FileNotFoundError where there is none, RlsweepError where it is damaged."""
+    found = read_json(path)
+    kinds = {"pid": int, "host": str, "started": int | float}
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        raise RlsweepError(f"{path} is damaged: it doesn't say which process it is about")
+    return found
 
 
 def is_process(process: dict[str, Any]) -> bool | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store.attempts import identity, is_process
-from rlsweep.store.files import read_json, write_json
+from rlsweep.store.attempts import identity, is_process, read_identity
+from rlsweep.store.files import write_json
 
 _STALE_S = 3600.0
 """A holder on another host can't be asked whether it lives; after this long without a word it is taken for dead."""
@@ -32,11 +32,9 @@ def claimed(path: Path) -> Iterator["Claim | None"]:
 def holder(path: Path) -> dict[str, Any] | None:
     """Who has a claim, as told by `attempts.identity`; None where nobody has it."""
     try:
-        found = read_json(path / "holder.json")
+        return _read(path)
     except FileNotFoundError:
         return None
-    assert isinstance(found, dict)
-    return found
 
 
 class Claim:
@@ -77,7 +75,7 @@ class Claim:
 def _clear(path: Path, now: float) -> bool:
     """Take a dead holder's claim away. False where the holder may live, or somebody was quicker."""
     try:
-        found = read_json(path / "holder.json")
+        found = _read(path)
         age = now - (path / "holder.json").stat().st_mtime
     except FileNotFoundError:
         return True
@@ -87,16 +85,23 @@ def _clear(path: Path, now: float) -> bool:
     gone = path.with_name(f".{path.name}.{secrets.token_hex(8)}.stale")
     if not _rename(path, gone):
         return True
-    if _token(gone) != found["token"]:  # between our look and our rename another process had taken it over
+    if _token(gone) != str(found.get("token")):  # between our look and our rename another process had taken it over
         _rename(gone, path)
         return False
     shutil.rmtree(gone)
     return True
 
 
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_identity(path / "holder.json")
+    except RlsweepError as error:
+        raise RlsweepError(f"{error}; if nobody is at work there, remove {path}") from error
+
+
 def _token(path: Path) -> str | None:
     found = holder(path)
-    return None if found is None else str(found["token"])
+    return None if found is None else str(found.get("token"))
 
 
 def _rename(source: Path, target: Path) -> bool:

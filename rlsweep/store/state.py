@@ -7,7 +7,6 @@ from typing import Literal, get_args
 from rlsweep.errors import RlsweepError
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import read_json
 from rlsweep.store.layout import RunFolder
 
 State = Literal["waiting", "running", "finished", "interrupted", "failed", "diverged", "lost"]
@@ -45,17 +44,17 @@ def look(run: RunFolder) -> Seen:
     if ended is not None and ended.attempt in (None, attempt.number):
         return Seen(ended.state, ended.reason, ended.step, attempt, host)
     if alive is None and (silence := _silence(attempt)) < _SILENCE_S:
-        reason = f"attempt {attempt.number} is on {host}, last heard of {silence / 60:.0f} min ago"
+        where = f"is on {host}" if host else f"can't be asked ({attempt.process} is damaged)"
+        reason = f"attempt {attempt.number} {where}, last heard of {silence / 60:.0f} min ago"
         return Seen("running", reason, attempt=attempt, host=host)
     return Seen("lost", f"the process of attempt {attempt.number} is gone and left no outcome", 0, attempt, host)
 
 
 def _host(attempt: Attempt) -> str | None:
     try:
-        process = read_json(attempt.process)
+        return str(attempts.read_identity(attempt.process)["host"])
     except (FileNotFoundError, RlsweepError):
         return None
-    return str(process["host"]) if attempts.is_identity(process) else None
 
 
 def _silence(attempt: Attempt) -> float:

@@ -144,8 +144,8 @@ def _provenance_tags(made_with: Provenance) -> dict[str, Any]:
 def _started(run: RunFolder) -> int:
     first = attempts.every(run)[0]
     try:
-        seconds = float(read_json(first.process)["started"])
-    except FileNotFoundError:  # claimed, and killed before its process was recorded
+        seconds = float(attempts.read_identity(first.process)["started"])
+    except (FileNotFoundError, RlsweepError):  # claimed, and killed before its process was recorded; or damaged
         seconds = first.path.stat().st_mtime
     return round(seconds * 1000)
 

@@ -19,12 +19,16 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"pid": "x", "host": 3}', ""])
-def test_a_damaged_process_file_is_a_process_that_is_gone(run: RunFolder, text: str) -> None:
+def test_of_a_damaged_process_file_nobody_can_tell_so_silence_decides(run: RunFolder, text: str) -> None:
+    """A trainer that lives must not be taken for dead, nor one that is dead be waited for without end."""
     attempt = attempts.claim(run)
     attempts.record_process(attempt)
     assert look(run).state == "running" and look(run).host == os.uname().nodename
     attempt.process.write_text(text)
-    assert (look(run).state, look(run).host) == ("lost", None)
+    assert (look(run).state, look(run).host) == ("running", None)
+    assert "process.json is damaged" in look(run).reason
+    os.utime(attempt.process, (1e9, 1e9))
+    assert look(run).state == "lost"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"state": "happy", "step": 1, "reason": ""}'])
