@@ -211,8 +211,9 @@ class _Runner:
             )
         for job in ours:
             job.signal(signal.SIGTERM)
-        asked, deadline = self.stop.asked, time.monotonic() + _GRACE_S
-        while self.jobs and self.stop.asked == asked and time.monotonic() < deadline:
+        deadline = time.monotonic() + _GRACE_S
+        # Counted from the first request, not from here: the second may have come before the first was acted on.
+        while self.jobs and self.stop.asked < 2 and time.monotonic() < deadline:
             self._turn()
         for job in self.jobs:
             job.signal(signal.SIGKILL)

@@ -74,7 +74,7 @@ def test_a_holder_that_was_replaced_notices_and_leaves_the_claim_alone(path: Pat
     os.utime(path / "holder.json", (0, 0))
     claim.refresh()
     assert (path / "holder.json").stat().st_mtime > 0
-    write_json(path / "holder.json", {"token": "another"})
+    write_json(path / "holder.json", {**read_json(path / "holder.json"), "token": "another"})
     with pytest.raises(RlsweepError, match="took over"):
         claim.refresh()
     claim.release()

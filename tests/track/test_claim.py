@@ -67,7 +67,8 @@ def test_a_holder_that_was_replaced_notices_and_leaves_the_claim_alone(tmp_path:
     claim = Claim.take(tmp_path / "mlflow.sync")
     assert claim is not None
     claim.refresh()
-    write_json(tmp_path / "mlflow.sync" / "holder.json", {"token": "another"})
+    path = tmp_path / "mlflow.sync" / "holder.json"
+    write_json(path, {**read_json(path), "token": "another"})
     with pytest.raises(RlsweepError, match="took over"):
         claim.refresh()
     claim.release()
