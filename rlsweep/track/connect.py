@@ -103,7 +103,7 @@ def _create(file: Path, artifacts: Path | None) -> None:
     beside.touch()  # where that can't be done, MLflow would try for a minute and a half
     try:
         with _synchronous("OFF"):  # hundreds of small transactions on a file that has no name yet
-            SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()  # type: ignore[no-untyped-call]
+            SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()
         if network_filesystem(file.parent) is None:
             with closing(sqlite3.connect(beside)) as database:
                 # Kept in the file. Readers and the writer don't wait for each other; needs memory shared by processes.

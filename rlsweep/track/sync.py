@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.store import ledger
+from rlsweep.store.claim import Claim, claimed
 from rlsweep.store.layout import Root, SweepFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import read_bytes
 from rlsweep.track.child import NAME_LIMIT, STATUS, Child, read_child, shorten
-from rlsweep.track.claim import Claim, claimed
 from rlsweep.track.connect import connected
 from rlsweep.track.points import Sent, batches
 from rlsweep.track.search import all_runs
@@ -62,7 +62,7 @@ def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResu
         raise UsageError(f"{sweep_name!r} is not a sweep; valid: {valid}")
     tracking = locate(root.path)
     result = SyncResult(sweep_name, tracking.shown)
-    with claimed(root.path) as claim:
+    with claimed(root.path / "mlflow.sync") as claim:
         if claim is None:
             result.skipped = True
             say(f"another sync of {root.path} is running; it or the next one sends the rest")

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from rlsweep.cli import COMMANDS
 from rlsweep.cli.reference import reference
 
@@ -9,7 +11,7 @@ def test_the_reference_in_the_docs_is_current() -> None:
     assert page.read_text() == reference(), "run: python -m rlsweep.cli.reference > docs/cli.md"
 
 
-def test_the_reference_has_every_command_and_does_not_depend_on_the_terminal(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_reference_has_every_command_and_does_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = reference()
     assert all(f"## rlsweep {name}\n" in text for name in COMMANDS)
     monkeypatch.setenv("COLUMNS", "40")

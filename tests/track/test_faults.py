@@ -120,10 +120,10 @@ def test_a_server_that_hangs(ready: Any, monkeypatch: pytest.MonkeyPatch, silent
 
 
 def test_another_sync_is_no_error(ready: Any) -> None:
-    from rlsweep.track.claim import claimed
+    from rlsweep.store.claim import claimed
 
     said: list[str] = []
-    with claimed(ready.root.path):
+    with claimed(ready.root.path / "mlflow.sync"):
         result = sync(ready.root, ready.sweep, say=said.append)
     assert result.skipped
     assert "another sync" in said[0]
