@@ -44,7 +44,7 @@ def attempt(root: Root, key: str, alive: bool, state: str | None = None, step: i
     if not alive:
         write_json(owner.process, {**read_json(owner.process), "start_ticks": 1})
     if state:
-        outcome.write(run, Outcome(state, step, f"because {state}"))  # type: ignore[arg-type]
+        outcome.write(run, Outcome(state, step, f"because {state}"))
 
 
 def test_each_state_is_told_from_ledger_folder_and_process(root: Path, call: Call) -> None:

@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def end(attempt: Attempt, state: str, step: int, reason: str, code: int) -> int:
-    outcome.write(attempt.run, Outcome(state, step, reason, attempt.number))  # type: ignore[arg-type]
+    outcome.write(attempt.run, Outcome(state, step, reason, attempt.number))
     return code
 
 

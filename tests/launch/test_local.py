@@ -114,7 +114,7 @@ def test_runs_are_trained_as_many_at_once_as_there_are_slots(root: Root, sweep: 
     assert states(root, wanted) == [("finished", 4)] * 4
     assert set(told.steps.values()) == {4}
     assert [row["attempt"] for row in ledger.read(root.sweep("s")) if row["kind"] == "attempt"] == [1] * 4
-    log = attempts.newest(root.run(wanted.runs[0].key)).log.read_text()  # type: ignore[union-attr]
+    log = attempts.newest(root.run(wanted.runs[0].key)).log.read_text()
     assert "threads 1" in log
     again, told = launch(wanted, root)
     assert again == Result((), False) and told.lines == []

@@ -32,7 +32,7 @@ def dead(run: RunFolder, state: str | None = None, step: int = 0, saved: int | N
         with checkpoints.writing(run, attempt, saved):
             pass
     if state:
-        outcome.write(run, Outcome(state, step, f"because {state}"))  # type: ignore[arg-type]
+        outcome.write(run, Outcome(state, step, f"because {state}"))
 
 
 def decision(sweep: Sweep, root: Root) -> tuple[str, str, int]:

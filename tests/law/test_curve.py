@@ -5,7 +5,7 @@ from rlsweep.law.curve import Curve
 
 
 def make(compute: object, pass_rate: object, variance: object, steps: object = None) -> Curve:
-    return Curve("base", 0, "flops", compute, pass_rate, variance, steps)  # type: ignore[arg-type]
+    return Curve("base", 0, "flops", compute, pass_rate, variance, steps)
 
 
 def test_keeps_a_copy_that_cannot_change() -> None:

@@ -300,7 +300,7 @@ def test_refuses_what_is_no_curve() -> None:
     with pytest.raises(ValueError, match="at least one"):
         fit([])
     with pytest.raises(ValueError, match="Curve"):
-        fit([1.0])  # type: ignore[list-item]
+        fit([1.0])
     curve = simulate(np.random.default_rng(13))
     with pytest.raises(ValueError, match="device_hours, flops"):
         fit([curve, replace(curve, unit="device_hours")])

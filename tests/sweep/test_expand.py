@@ -14,7 +14,7 @@ from rlsweep.sweep.expand import BASE, Sweep, differences, expand
 
 
 def tiny(*vary: str, **more: object) -> Sweep:
-    return expand("scalerl", scale="tiny", vary=vary, **more)  # type: ignore[arg-type]
+    return expand("scalerl", scale="tiny", vary=vary, **more)
 
 
 def variants(sweep: Sweep) -> list[str]:
@@ -88,7 +88,7 @@ def test_values_are_normalised_in_names() -> None:
 
 def test_two_fields_of_one_section_vary_together() -> None:
     sweep = tiny("length.earliest=5,12", "length.latest=12,15")
-    found = [(run.recipe.length.earliest, run.recipe.length.latest) for run in sweep.runs]  # type: ignore[union-attr]
+    found = [(run.recipe.length.earliest, run.recipe.length.latest) for run in sweep.runs]
     assert found == [(5, 12), (5, 15), (12, 12), (12, 15)]
 
 

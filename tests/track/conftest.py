@@ -65,7 +65,7 @@ class Trainer:
         return self
 
     def end(self, state: str, reason: str = "") -> "Trainer":
-        outcome.write(self.run, outcome.Outcome(state, self.done, reason))  # type: ignore[arg-type]
+        outcome.write(self.run, outcome.Outcome(state, self.done, reason))
         return self.die()
 
     def die(self) -> "Trainer":

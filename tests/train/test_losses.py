@@ -255,7 +255,7 @@ def test_micro_batches_add_up(loss: Loss, kind: Any) -> None:
             loss, logp[rows, :width], behaviour[rows, :width], advantage[rows], mask[rows, :width]
         )
         partial = aggregate(part, weight[rows])
-        partial.backward()  # type: ignore[no-untyped-call]
+        partial.backward()
         total += partial.item()
         merged = merged.merge(part_statistics)
     assert total == pytest.approx(value)
@@ -316,7 +316,7 @@ def test_no_gradient_reaches_behaviour_or_advantage(loss: Loss) -> None:
     behaviour = double([-0.4, -0.9]).requires_grad_()
     advantage = double(1.0).requires_grad_()
     value, _ = policy_loss(loss, logp, behaviour, advantage, torch.ones(1, 2, dtype=torch.bool))
-    value.sum().backward()  # type: ignore[no-untyped-call]
+    value.sum().backward()
     assert logp.grad is not None
     assert behaviour.grad is None
     assert advantage.grad is None
@@ -333,7 +333,7 @@ def test_nothing_to_train_on_still_has_a_graph(loss: Loss, kind: Any, shape: tup
     value, statistics = policy_loss(loss, logp, logp.detach(), torch.zeros(shape[0]), mask)
     group = torch.zeros(shape[0], dtype=torch.long)
     total = aggregate(value, weights(kind, group, mask.sum(dim=1), 8, sequence_loss=is_sequence_loss(loss)))
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     assert total.item() == 0.0
     assert logp.grad is not None
     assert torch.count_nonzero(logp.grad) == 0

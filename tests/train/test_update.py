@@ -53,7 +53,7 @@ def gradient(folder: str, recipe: Recipe, groups: list[Graded]) -> tuple[torch.T
     caught: list[torch.Tensor] = []
 
     class Catch(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        def step(self, closure: Any = None) -> None:
             caught.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone())
 
     accelerator = Accelerator(cpu=True)
