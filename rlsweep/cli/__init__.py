@@ -13,11 +13,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ablate": ("rlsweep.cli.ablate:ablate", "Train what a recipe and its axes ask for and is not trained yet."),
     "status": ("rlsweep.cli.status:status", "Print the state of each run of SWEEP, by default of the newest."),
     "logs": ("rlsweep.cli.logs:logs", "Print what the trainer of RUN printed."),
+    "samples": (
+        "rlsweep.cli.samples:samples",
+        "Show what the model of RUN wrote: up to 32 rollouts of each evaluation and of every tenth training step.",
+    ),
     "cancel": ("rlsweep.cli.cancel:cancel", "End runs at work on this machine; each saves first."),
     "sync": ("rlsweep.cli.sync:sync", "Send to MLflow what it lacks of SWEEP, by default of the one worked on last."),
     "report": (
         "rlsweep.cli.report:report",
         "Write and show the report of SWEEP, by default of the one worked on last.",
+    ),
+    "gc": (
+        "rlsweep.cli.gc:gc",
+        "Free what the runs of SWEEP, by default of the one worked on last, don't need any more.",
     ),
     "explain": (
         "rlsweep.cli.explain:explain",
@@ -58,9 +66,11 @@ class _Lazy(click.Group):
         except BrokenPipeError:
             raise  # the reader of stdout has gone: click ends quietly
         except OSError as error:
-            if error.filename is None:
+            from rlsweep.store.files import describe, disk_fault
+
+            if error.filename is None and not disk_fault(error):  # a full disk behind stdout has no name
                 raise
-            click.echo(f"rlsweep: {error.filename}: {(error.strerror or 'failed').lower()}", err=True)
+            click.echo(f"rlsweep: {describe(error)}", err=True)
             sys.exit(RlsweepError.exit_code)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)

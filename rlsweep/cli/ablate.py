@@ -1,6 +1,5 @@
 """`rlsweep ablate` and `rlsweep plan`: from a recipe and its axes to trained runs, or to what would be done."""
 
-import shlex
 import sys
 from collections.abc import Callable
 from functools import reduce
@@ -13,6 +12,7 @@ from rlsweep.errors import EXIT_INTERRUPTED, EXIT_RUNS_FAILED, RlsweepError
 
 if TYPE_CHECKING:
     from rlsweep.launch.plan import Planned
+    from rlsweep.launch.status import RunStatus
     from rlsweep.store.layout import Root
     from rlsweep.sweep.expand import Sweep
 
@@ -49,7 +49,8 @@ def plan(as_json: bool, cluster: str, root: str | None, **request: Any) -> None:
     """Print each run of a sweep and what would be done about it; write nothing.
 
     RECIPE is a file or a shipped name. Elsewhere than on a terminal: a line a run with key, variant, seed, action,
-    steps to go, compute (at most, or "about" so many device-hours) and reason, separated by tabs.
+    steps to go, compute (at most, or "about" so many device-hours), disk (at most, while it goes on) and reason,
+    separated by tabs.
     """
     _plan(request, cluster, root, dry_run=True, as_json=as_json)
 
@@ -74,7 +75,7 @@ def ablate(dry_run: bool, as_json: bool, cluster: str, root: str | None, **reque
         return
     if lacks:
         raise RlsweepError(lacks)
-    _train(sweep, place, decisions, load_cluster(cluster).parallel, root)
+    _train(sweep, place, decisions, load_cluster(cluster).parallel)
 
 
 def _plan(
@@ -103,46 +104,58 @@ def _plan(
     return sweep, place, decisions, lacks
 
 
-def _train(
-    sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: int | None, root_option: str | None
-) -> None:
+def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: int | None) -> None:
     from rlsweep.launch.display import display
     from rlsweep.launch.local import run_all
     from rlsweep.launch.status import counts, status
     from rlsweep.launch.submit import submit, submitting
 
-    where = f" --root {shlex.quote(root_option)}" if root_option else ""
-    with submitting(root, sweep.name) as claim:
-        folder = submit(sweep, root, decisions)
-        show = display()
-        try:
-            result = run_all(folder, root, decisions, parallel, show, claim)
-        finally:
-            show.close()
+    try:
+        with submitting(root, sweep.name) as claim:
+            folder = submit(sweep, root, decisions)
+            show = display()
+            try:
+                result = run_all(folder, root, decisions, parallel, show, claim)
+            finally:
+                show.close()
+    except KeyboardInterrupt:  # before the first run or after the last: in between run_all hears of it
+        note("interrupted: run the same command again to go on")
+        sys.exit(EXIT_INTERRUPTED)
     for failure in result.failures:
         note(f"\nrun {failure.run.key} ({failure.run.variant}, seed {failure.run.seed}) failed: {failure.reason}")
         for line in failure.log:
             note(f"    {line}")
-        note(f"  see: rlsweep logs {failure.run.key}{where}")
+        note(f"  see: rlsweep logs {failure.run.key}{root.option}")
     runs = [run for run in status(folder, root) if run.run_key in {each.run.key for each in decisions}]
     states = ", ".join(f"{number} {state}" for state, number in counts(runs).items())
     note(f"sweep {sweep.name}: {states}")
     if result.interrupted:
-        note("interrupted: run the same command again to go on from where each run saved")
+        note(_how_to_go_on(runs))
         sys.exit(EXIT_INTERRUPTED)
     _sync(root, sweep.name)
-    note(f"next: rlsweep report {sweep.name}{where}")
+    note(f"next: rlsweep report {sweep.name}{root.option}")
     # A run that diverged has its result; one that failed or was cancelled has not.
     if any(run.state not in ("finished", "diverged") for run in runs):
         sys.exit(EXIT_RUNS_FAILED)
 
 
+def _how_to_go_on(runs: "list[RunStatus]") -> str:
+    theirs = sum(run.state == "running" for run in runs)  # ours have ended
+    ours = any(run.state not in ("running", "finished", "diverged") for run in runs)
+    left = f"{theirs} of the runs belong to another command and go on; " if theirs else ""
+    why = "wait for them" if theirs and not ours else "go on from where each run saved"
+    return f"interrupted: {left}run the same command again to {why}"
+
+
 def _sync(root: "Root", name: str) -> None:
     """MLflow is an index that can be made again: whatever goes wrong there, the runs stand."""
+    again = f"The runs are whole; to try again: rlsweep sync {name}{root.option}"
     try:
         from rlsweep.track import sync
 
         sync(root, name, say=lambda text: click.echo(text, err=True))
+    except KeyboardInterrupt:
+        note(f"interrupted while MLflow was updated. {again}")
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:  # MLflow's errors have no common base, and none may cost a run its result
-        click.echo(f"warning: MLflow was not updated: {error}", err=True)
-        click.echo(f"The runs are whole; to try again: rlsweep sync {name}", err=True)
+        click.echo(f"warning: MLflow was not updated: {error}\n{again}", err=True)

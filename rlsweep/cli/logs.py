@@ -29,7 +29,7 @@ def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: s
 
     RUN is a key, its first four digits or more, or a variant:seed of the sweep.
     """
-    from rlsweep.cli.runs import find_runs
+    from rlsweep.cli.runs import find_run
     from rlsweep.errors import UsageError
     from rlsweep.store import attempts
     from rlsweep.store.layout import find_root
@@ -37,10 +37,7 @@ def logs(run: str, follow: bool, attempt: int | None, sweep: str | None, root: s
 
     if follow and as_json:
         raise click.UsageError("--json and --follow exclude each other: a log that grows is not one document")
-    found = find_runs(find_root(root), run, sweep)
-    if len(found) > 1:
-        raise UsageError(f"{run!r} has {len(found)} seeds: {', '.join(each.key for each in found)}; give one of them")
-    folder = found[0]
+    folder = find_run(find_root(root), run, sweep)
     numbers = [each.number for each in attempts.every(folder)]
     if attempt is not None and attempt not in numbers:
         there = ", ".join(map(str, numbers)) or "none yet"

@@ -1,10 +1,11 @@
 """The plan as people and as programs read it."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rlsweep.cli.output import note, print_json, print_rows
 from rlsweep.launch.plan import ACTIONS, TO_START, Planned, no_longer_asked_for
-from rlsweep.recipe.compute import at_most, expected_device_hours
+from rlsweep.recipe.compute import Disk, at_most, disk, expected_device_hours
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import Sweep
 
@@ -31,7 +32,7 @@ def device_hours(planned: Planned) -> float | None:
 def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks: str | None) -> None:
     """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing here.
 
-    `compute` is a bound, `device_hours` an expectation or null.
+    `compute` is a bound, `device_hours` an expectation or null, `disk` bounds in bytes or null.
     """
     print_json(
         {
@@ -52,11 +53,13 @@ def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks:
                     "steps": each.run.recipe.budget.steps,
                     "compute": compute(each),
                     "device_hours": device_hours(each),
+                    "disk": _disk_data(disk(each.run.recipe)),
                 }
                 for each in decisions
             ],
             "compute": _total(decisions),
             "device_hours": _total_hours(decisions),
+            "disk": _disk_data(_total_disk(decisions)),
             "notes": list(sweep.notes),
             "no_longer_asked_for": [
                 {"run_key": intent.run_key, "variant": intent.variant, "seed": intent.seed}
@@ -74,7 +77,8 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
     for text in sweep.notes:
         note(f"note: {text}")
     hours = _total_hours(decisions)
-    head = ("run", "variant", "seed", "action", "steps", "at most" if hours is None else "compute", "reason")
+    cost = "at most" if hours is None else "compute"
+    head = ("run", "variant", "seed", "action", "steps", cost, "disk", "reason")
     print_rows(head, [_row(each, in_hours=hours is not None) for each in decisions])
     number = {action: sum(each.action == action for each in decisions) for action in ACTIONS}
     note(", ".join(f"{count} to {action}" for action, count in number.items() if count))
@@ -83,6 +87,14 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
         about = f"{_hours(hours)}; " if hours is not None else ""
         bounds = ", ".join(f"{_number(amount)} {_UNITS[unit]}" for unit, amount in total.items())
         note(f"compute: {about}at most {bounds}")
+    space = _total_disk(decisions)
+    if space is not None:
+        note(
+            f"disk: at most {size_text(space.running)} while all runs go on, {size_text(space.finished)} once "
+            f"all have finished, {size_text(space.collected)} after rlsweep gc"
+        )
+    else:
+        note("disk: not known, nobody says how large the model is (execution.parameters)")
     left = no_longer_asked_for(sweep, root)
     if left:
         names = ", ".join(f"{intent.run_key} ({intent.variant}, seed {intent.seed})" for intent in left[:10])
@@ -96,7 +108,9 @@ def _row(each: Planned, in_hours: bool) -> tuple[str, ...]:
         needs, hours = compute(each), device_hours(each)
         unit = next(unit for unit in _UNITS if unit in needs)
         cost = _hours(hours) if in_hours and hours is not None else f"{_number(needs[unit])} {_UNITS[unit]}"
-    return (each.run.key, each.run.variant, str(each.run.seed), each.action, str(to_go(each)), cost, each.reason)
+    space = disk(each.run.recipe)
+    size = "-" if space is None else size_text(space.running)
+    return (each.run.key, each.run.variant, str(each.run.seed), each.action, str(to_go(each)), cost, size, each.reason)
 
 
 def _hours(hours: float) -> str:
@@ -105,6 +119,15 @@ def _hours(hours: float) -> str:
 
 def _number(amount: float) -> str:
     return f"{amount:.3g}" if amount >= 1e6 or amount < 100 else f"{amount:,.0f}"
+
+
+def size_text(amount: int) -> str:
+    """A size in decimal units, as disks are sold."""
+    value, units = float(amount), iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while value >= 1000 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    return f"{value:.3g} {unit}"
 
 
 def _runs(number: int) -> str:
@@ -119,6 +142,20 @@ def _total(decisions: Sequence[Planned]) -> dict[str, int]:
         for unit in _UNITS
         if starting and all(unit in needs for needs in starting)
     }
+
+
+def _total_disk(decisions: Sequence[Planned]) -> Disk | None:
+    """The sums over all runs, where the size of each is known."""
+    found = [disk(each.run.recipe) for each in decisions]
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return None
+    columns = zip(*((each.running, each.finished, each.collected) for each in known), strict=True)
+    return Disk(*map(sum, columns))
+
+
+def _disk_data(space: Disk | None) -> dict[str, int] | None:
+    return None if space is None else asdict(space)
 
 
 def _total_hours(decisions: Sequence[Planned]) -> float | None:

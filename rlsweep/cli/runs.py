@@ -47,6 +47,14 @@ def find_runs(root: Root, text: str, sweep: str | None) -> list[RunFolder]:
     return [root.run(intent.run_key) for intent in found]
 
 
+def find_run(root: Root, text: str, sweep: str | None) -> RunFolder:
+    """The one run meant, as by `find_runs`; UsageError where there are several."""
+    found = find_runs(root, text, sweep)
+    if len(found) > 1:
+        raise UsageError(f"{text!r} has {len(found)} seeds: {', '.join(each.key for each in found)}; give one of them")
+    return found[0]
+
+
 def _variants(wanted: list[Intent]) -> str:
     names = list(dict.fromkeys(intent.variant for intent in wanted))
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

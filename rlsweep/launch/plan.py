@@ -52,7 +52,10 @@ def decide_run(run: Run, folder: RunFolder) -> Planned:
     if seen.state == "finished":
         if seen.step >= steps:
             return Planned(run, "skip", f"finished at step {seen.step}", seen.step)
-        return Planned(run, "continue", f"budget raised from {seen.step} to {steps} steps", seen.step)
+        raised, saved = f"budget raised from {seen.step} to {steps} steps", _saved(folder)
+        if saved < seen.step:
+            raised += f"; from {f'step {saved}' if saved else 'the start'}, what it needs to go on later was let go"
+        return Planned(run, "continue", raised, saved)
     saved = _saved(folder)
     whence = f"from the checkpoint of step {saved}" if saved else "from the start, there is no checkpoint"
     why = f"failed ({seen.reason})" if seen.state == "failed" else seen.state
@@ -75,5 +78,5 @@ def check_root(root: Root) -> None:
 
 
 def _saved(folder: RunFolder) -> int:
-    checkpoint = checkpoints.newest(folder)
+    checkpoint = checkpoints.resumable(folder)
     return checkpoint.step if checkpoint else 0

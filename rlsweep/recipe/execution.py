@@ -21,7 +21,13 @@ class Execution:
     microbatch_tokens: int = 65_536
     """Most tokens, padding included, in one forward and backward pass."""
     checkpoint_every: int = 50
-    """Steps between checkpoints."""
+    """Steps between checkpoints. The newest two are kept whole while a run goes on, and the last one at its end."""
+    checkpoint_minutes: float | None = 30.0
+    """Most minutes between checkpoints, at the end of a step; null counts steps alone. Our choice."""
+    keep_every: int | None = None
+    """The weights of each step that is a multiple of this are kept for good; null keeps none but the newest."""
+    parameters: int | None = None
+    """Parameters of the model, where it isn't at hand to be counted: only for `plan`."""
     device_hours_per_rollout: float | None = None
     """What a rollout is expected to cost, its share of training included, in device-hours, where somebody has measured
     it: only for `plan`."""
@@ -29,5 +35,6 @@ class Execution:
     def __post_init__(self) -> None:
         for name in ("devices", "threads", "microbatch_tokens", "checkpoint_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        hours = self.device_hours_per_rollout
-        require(hours is None or hours > 0, "device_hours_per_rollout", hours, "above 0, or null")
+        for name in ("checkpoint_minutes", "keep_every", "parameters", "device_hours_per_rollout"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, value, "above 0, or null")

@@ -1,5 +1,11 @@
-"""The index of a run's checkpoints: folders `checkpoints/step-000100`, whole as soon as they bear that name."""
+"""The index of a run's checkpoints: folders `checkpoints/step-000100`, whole as soon as they bear that name.
 
+`model/` holds the weights, `resume/` what else a run needs to go on, `state.json` at least `step` and `journal_length`
+(bytes), `manifest.json` size and SHA-256 of each file. Without `resume/` a checkpoint is only weights.
+"""
+
+import errno
+import hashlib
 import os
 import re
 import secrets
@@ -9,19 +15,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import sync_folder, sync_tree
+from rlsweep.store.files import read_json, sync_folder, sync_tree, write_json
 from rlsweep.store.layout import RunFolder
 
 _NAME = re.compile(r"step-(\d{6,})")
+_MANIFEST = "manifest.json"
+_DAMAGED = "damaged-"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint. Its `state.json` holds at least `step` and `journal_length` (bytes)."""
+    """A whole checkpoint."""
 
     path: Path
     step: int
+
+    @property
+    def model(self) -> Path:
+        """Weights and tokenizer, an ordinary Hugging Face folder."""
+        return self.path / "model"
+
+    @property
+    def resume(self) -> Path:
+        """What a run needs besides the weights to go on exactly."""
+        return self.path / "resume"
+
+    @property
+    def resumable(self) -> bool:
+        """Whether a run can go on from here."""
+        return self.resume.is_dir()
 
 
 def every(run: RunFolder) -> list[Checkpoint]:
@@ -39,6 +63,11 @@ def newest(run: RunFolder) -> Checkpoint | None:
     return max(every(run), key=lambda checkpoint: checkpoint.step, default=None)
 
 
+def resumable(run: RunFolder) -> Checkpoint | None:
+    """The newest checkpoint that a run can go on from, or None."""
+    return max((each for each in every(run) if each.resumable), key=lambda each: each.step, default=None)
+
+
 @contextmanager
 def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
     """Yield an empty folder to fill; at the end it is synced and becomes the checkpoint of `step`.
@@ -47,40 +76,123 @@ def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
     """
     attempt.require_owner()
     run.checkpoints.mkdir(exist_ok=True)
-    for name in _names(run):
-        if name.startswith("."):  # left by a process that was killed: the owner is the only writer
-            shutil.rmtree(run.checkpoints / name)
     target = run.checkpoints / f"step-{step:06d}"
     beside = run.checkpoints / f".{target.name}.{attempt.number}-{secrets.token_hex(4)}"
     beside.mkdir()
     try:
         yield beside
         attempt.require_owner()
+        write_json(beside / _MANIFEST, {name: _digest(beside / name) for name in _files(beside)})
         sync_tree(beside)
         attempt.require_owner()
-        _remove(target)
-        beside.rename(target)
+        _put(beside, target, attempt)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync_folder(run.checkpoints)
 
 
-def prune(run: RunFolder, keep: int = 2) -> None:
-    """Remove all whole checkpoints but the newest `keep`."""
+def take_over(run: RunFolder, attempt: Attempt) -> None:
+    """Remove what earlier attempts left half-written. One of them that sleeps and wakes up can't put it in place then.
+
+    To be called by a new owner before it looks for a checkpoint.
+    """
+    attempt.require_owner()
+    for left in leftovers(run):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def damage(checkpoint: Checkpoint) -> str | None:
+    """What is wrong with the files of a checkpoint, in a few words; None where all are as they were written."""
+    try:
+        manifest = read_json(checkpoint.path / _MANIFEST)
+        wanted = {name: tuple(digest) for name, digest in manifest.items()}
+    except FileNotFoundError:
+        return f"{_MANIFEST} is missing"
+    except (RlsweepError, AttributeError, TypeError):
+        return f"{_MANIFEST} can't be read"
+    for name, digest in wanted.items():
+        if not checkpoint.resumable and Path(name).parts[0] == checkpoint.resume.name:
+            continue  # let go on purpose
+        try:
+            found = _digest(checkpoint.path / name)
+        except FileNotFoundError:
+            return f"{name} is missing"
+        if found != digest:
+            return f"{name} is not what was written"
+    return None
+
+
+def set_aside(checkpoint: Checkpoint) -> Path:
+    """Rename a damaged checkpoint, so that it is no longer one and nothing of it is lost; its new path."""
+    aside = checkpoint.path.with_name(f"{_DAMAGED}{checkpoint.path.name}-{secrets.token_hex(4)}")
+    checkpoint.path.rename(aside)
+    sync_folder(aside.parent)
+    return aside
+
+
+def prune(run: RunFolder, keep: int, keep_every: int | None = None) -> None:
+    """Keep the newest `keep` checkpoints whole, of the multiples of `keep_every` before them the weights, no others."""
     assert keep >= 1
-    for checkpoint in every(run)[:-keep]:
-        _remove(checkpoint.path)
+    whole = [checkpoint for checkpoint in every(run) if checkpoint.resumable]
+    if not whole:
+        return
+    first = whole[-keep:][0]
+    for checkpoint in every(run):
+        if checkpoint.step >= first.step:
+            continue
+        if keep_every and checkpoint.step % keep_every == 0:
+            slim(checkpoint)
+        else:
+            remove(checkpoint.path)
 
 
-def _remove(path: Path) -> None:
-    """Take the name away before the content, so that no half-removed folder passes for a whole checkpoint."""
+def slim(checkpoint: Checkpoint) -> None:
+    """Keep the weights alone: a run can no longer go on from here."""
+    remove(checkpoint.resume)
+
+
+def leftovers(run: RunFolder) -> list[Path]:
+    """Half-written and half-removed checkpoints. Those of a run at work may be being written."""
+    inside = [path for each in every(run) for path in each.path.iterdir() if path.name.startswith(".")]
+    return [run.checkpoints / name for name in _names(run) if name.startswith(".")] + inside
+
+
+def damaged(run: RunFolder) -> list[Path]:
+    """Checkpoints that were set aside."""
+    return [run.checkpoints / name for name in _names(run) if name.startswith(_DAMAGED)]
+
+
+def _put(beside: Path, target: Path, attempt: Attempt) -> None:
+    """Rename, in one step wherever the name is free: an attempt that was superseded meanwhile has lost `beside`."""
+    try:
+        beside.rename(target)
+    except OSError as error:
+        attempt.require_owner()
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        remove(target)
+        beside.rename(target)
+
+
+def remove(path: Path) -> None:
+    """Take the name away before the content, so that nothing half-removed passes for whole."""
     gone = path.with_name(f".{path.name}.old-{secrets.token_hex(4)}")
     try:
         path.rename(gone)
     except FileNotFoundError:
         return
     shutil.rmtree(gone)
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    """Bytes of a file, and their SHA-256."""
+    with open(path, "rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _names(run: RunFolder) -> list[str]:

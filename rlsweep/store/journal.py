@@ -7,7 +7,7 @@ from typing import Self
 from rlsweep.errors import RlsweepError
 from rlsweep.store import attempts
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import write_bytes
+from rlsweep.store.files import naming, write_bytes
 from rlsweep.store.layout import RunFolder
 from rlsweep.store.metrics import METRICS
 from rlsweep.store.rows import (
@@ -34,7 +34,9 @@ class Journal:
     def __init__(self, run: RunFolder, attempt: Attempt):
         attempt.require_owner()
         self._attempt = attempt
-        self._file = open_for_append(run.journal)
+        self._path = run.journal
+        with naming(self._path):
+            self._file = open_for_append(self._path)
 
     def append(self, row: Row) -> None:
         """Write one row. Superseded where a newer attempt owns the run, KeyError for a metric not in METRICS."""
@@ -42,7 +44,8 @@ class Journal:
             if name not in METRICS:
                 raise KeyError(f"{name} is not in rlsweep.store.metrics.METRICS")
         self._attempt.require_owner()
-        append_bytes(self._file, to_line(row))
+        with naming(self._path):
+            append_bytes(self._file, to_line(row))
 
     @property
     def length(self) -> int:
@@ -51,7 +54,8 @@ class Journal:
 
     def sync(self) -> None:
         """Make all rows durable. A checkpoint that records the length is only whole after this."""
-        os.fsync(self._file)
+        with naming(self._path):
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Make all rows durable and let go of the file; a second time does nothing."""
@@ -70,7 +74,7 @@ class Journal:
 
 
 def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
-    """Take back all rows after byte `length`: into `attempts/<n>/discarded.jsonl`, durably, then off the journal.
+    """Take over the journal, and take back all rows after byte `length`: durably into `attempts/<n>/discarded.jsonl`.
 
     Safe to be killed anywhere and done again by the same or a later attempt: a row is then in the journal, or in
     exactly one discarded.jsonl. Raises Superseded, or RlsweepError where the journal has no row ending at `length`.
@@ -80,7 +84,8 @@ def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
     if length > len(data) or (length and data[length - 1 : length] != b"\n"):
         raise RlsweepError(
             f"{run.journal}: has {len(data)} bytes and no row that ends at byte {length}, "
-            "which its checkpoint records; the file was changed by hand or is damaged"
+            "which its checkpoint records; the file was changed by hand or is damaged. Put it back, or remove "
+            f"the newest folder in {run.checkpoints} to go on from the one before"
         )
     tail = b"".join(whole_rows(data[length:]))
     if tail:
@@ -90,13 +95,10 @@ def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
             before = read_bytes(earlier.discarded) if earlier.number < attempt.number else b""
             if before and not _not_in(tail, before):
                 earlier.discarded.unlink()
-    if length < len(data):
-        descriptor = os.open(run.journal, os.O_WRONLY)
-        try:
-            os.ftruncate(descriptor, length)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    # Another file under the same name, even where nothing is taken back: an earlier attempt that sleeps and wakes up
+    # between its last look at who owns the run and its write has the old one open, and writes where nobody reads.
+    if run.journal.exists():
+        write_bytes(run.journal, data[:length])
 
 
 def _not_in(tail: bytes, before: bytes) -> bytes:

@@ -28,5 +28,8 @@ class Task(Protocol):
     def held_out(self, count: int) -> Sequence[Prompt]:
         """The first `count` prompts of the evaluation split."""
 
+    def answer(self, response: str) -> str | None:
+        """The answer that the verifier finds in `response` (text without the end-of-sequence token), or None."""
+
     def grade(self, prompt: Prompt, response: str, *, stopped: bool) -> Outcome:
         """Outcome of `response` (text without the end-of-sequence token); `stopped` is false at the token limit."""

@@ -75,14 +75,19 @@ class RegisterTask:
             self._held_out = self._draw(rng, count, held_out=True)
         return self._held_out[:count]
 
+    def answer(self, response: str) -> str | None:
+        """The state after the `#` that a response ends with."""
+        found = _ANSWER.search(response)
+        return found[1] if found else None
+
     def grade(self, prompt: Prompt, response: str, *, stopped: bool) -> Outcome:
         """A response is right if it stops after `#` and the final state."""
         if not stopped:
             return "truncated"
-        found = _ANSWER.search(response)
-        if found is None:
+        answer = self.answer(response)
+        if answer is None:
             return "unparseable"
-        return "correct" if found[1] == prompt.answer else "wrong"
+        return "correct" if answer == prompt.answer else "wrong"
 
     def demonstrations(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Warm-start examples: token ids [count, L] padded on the right, and the mask [count, L] of response tokens.

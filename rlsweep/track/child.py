@@ -115,7 +115,7 @@ def shorten(text: str, limit: int) -> str:
 
 def _journal_length(run: RunFolder) -> int:
     """Bytes of the journal that the newest checkpoint covers, 0 before the first."""
-    while (checkpoint := checkpoints.newest(run)) is not None:
+    while (checkpoint := checkpoints.resumable(run)) is not None:
         try:
             return int(read_json(checkpoint.path / "state.json")["journal_length"])
         except FileNotFoundError as error:

@@ -3,16 +3,14 @@
 import time
 from collections.abc import Callable
 
-from rlsweep.store import checkpoints
 from rlsweep.store.journal import Journal, rewind
 from rlsweep.store.outcome import Outcome
+from rlsweep.train import samples
 from rlsweep.train.admission import finish_before_training, must_publish
 from rlsweep.train.evaluate import evaluate
 from rlsweep.train.intake import Graded
-from rlsweep.train.state import State, save
+from rlsweep.train.state import Say, State, must_save, save
 from rlsweep.train.update import Diverged, select, update
-
-Say = Callable[[str], None]
 
 
 def train(state: State, journal_length: int, stop: Callable[[], bool], say: Say) -> Outcome:
@@ -34,8 +32,7 @@ def train(state: State, journal_length: int, stop: Callable[[], bool], say: Say)
                     return Outcome("interrupted", state.step, "asked to stop; saved")
         except Diverged as error:
             return Outcome("diverged", state.step, str(error))
-        if not (saved := checkpoints.newest(state.run)) or saved.step < state.step:
-            _checkpoint(state, journal)
+        _checkpoint(state, journal, last=True)
     return Outcome("finished", state.step, "reached its budget")
 
 
@@ -57,13 +54,14 @@ def _step(state: State, journal: Journal, say: Say) -> None:
     metrics |= {
         "time/generation_s": sampled - began,
         "time/training_s": time.monotonic() - sampled,
+        "time/generation_busy_s": state.engine.busy(),
         **state.stream.metrics(),
         **state.clock.metrics(),
     }
     journal.append({"kind": "step", "step": state.step, "time": time.time(), "metrics": metrics})
     if measured:
         _measure(state, journal, say, on_schedule=due)
-    if state.step % recipe.execution.checkpoint_every == 0 and state.step < recipe.budget.steps:
+    if must_save(state) and state.step < recipe.budget.steps:
         _checkpoint(state, journal)
 
 
@@ -71,9 +69,12 @@ def _learn(state: State, groups: list[Graded]) -> dict[str, float]:
     """Update the policy on the groups of one batch; the curriculum sees each of them, trained on or not."""
     for group in groups:
         state.stream.observe(group.prompt_index, group.correct, len(group.rollouts))
+    began = time.monotonic()
     batch, seen = select(state.recipe, groups)
     learned = update(state.recipe, state.model, state.optimizer, state.accelerator, batch, state.step)
+    learned["time/training_busy_s"] = time.monotonic() - began
     state.clock.trained(batch.tokens)
+    samples.keep_training(state, state.step + 1, groups, batch)
     return seen | learned
 
 
@@ -88,15 +89,16 @@ def _measure(state: State, journal: Journal, say: Say, *, on_schedule: bool = Tr
     raised budget makes of it would not have it.
     """
     with state.clock.spending("evaluation"):
-        row = evaluate(state.recipe, state.task, state.tokens, state.intake, state.engine, state.step)
+        row, groups = evaluate(state.recipe, state.task, state.tokens, state.intake, state.engine, state.step)
+        samples.keep_evaluation(state, groups)
     if not on_schedule:
         row["off_schedule"] = True
-    row["metrics"] |= state.clock.metrics()
+    row["metrics"] |= {"time/evaluation_busy_s": state.engine.busy(), **state.clock.metrics()}
     row["time"] = time.time()
     journal.append(row)
     say(f"step {state.step}/{state.recipe.budget.steps}: pass rate {row['metrics']['evaluation/pass_rate']:.3f}")
 
 
-def _checkpoint(state: State, journal: Journal) -> None:
+def _checkpoint(state: State, journal: Journal, *, last: bool = False) -> None:
     with state.clock.spending("saving"):
-        save(state, journal)
+        save(state, journal, last=last)

@@ -1,16 +1,15 @@
 """All that a run is at one moment: built from the recipe, saved as a checkpoint, restored from one."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import PreTrainedModel
 
-from rlsweep.errors import RecipeError, RlsweepError
+from rlsweep.errors import RecipeError
 from rlsweep.model.load import load_model, parameter_count
 from rlsweep.recipe.length import Interrupt
 from rlsweep.recipe.schema import Recipe
@@ -27,6 +26,8 @@ from rlsweep.tasks.protocol import Task
 from rlsweep.train.clock import Clock
 from rlsweep.train.curriculum import PromptStream
 from rlsweep.train.intake import Intake, Tokens
+
+Say = Callable[[str], None]
 
 
 @dataclass
@@ -46,15 +47,22 @@ class State:
     intake: Intake
     engine: RolloutEngine
     clock: Clock
+    saved: float
+    """When the newest checkpoint was written or read, on the monotonic clock."""
 
 
 def build(
-    recipe: Recipe, run: RunFolder, attempt: Attempt, source: Callable[[], tuple[str, str | None]], started: float
+    recipe: Recipe,
+    run: RunFolder,
+    attempt: Attempt,
+    source: Callable[[], tuple[str, str | None]],
+    started: float,
+    say: Say = print,
 ) -> tuple[State, int]:
     """State of a run from its newest checkpoint, or at step 0, and the journal's length in bytes at that point.
 
-    `source` tells where the initial model lies; `started` is the process's start on the monotonic clock. RecipeError
-    for what this version can plan but not train.
+    A damaged checkpoint is set aside, and the one before it taken. `source` tells where the initial model lies;
+    `started` is the process's start on the monotonic clock. RecipeError for what this version can plan but not train.
     """
     # What can't be trained is refused before anything large is loaded.
     task = make_task(recipe.task)
@@ -63,9 +71,8 @@ def build(
     accelerator = Accelerator(cpu=recipe.execution.device == "cpu")
     if accelerator.num_processes != 1:
         raise RecipeError(f"this version trains in one process; it was started as {accelerator.num_processes}")
-    checkpoint = checkpoints.newest(run)
-    with _reading(run, checkpoint):
-        model, tokenizer = load_model(checkpoint.path / "model") if checkpoint else load_model(*source())
+    checkpoint = _undamaged(run, attempt, say)
+    model, tokenizer = load_model(checkpoint.model) if checkpoint else load_model(*source())
     tokens = Tokens(tokenizer, task)
     engine = _engine(recipe, model.to(accelerator.device), tokens)
     options = recipe.optimizer
@@ -93,52 +100,75 @@ def build(
         intake=Intake(recipe, task, stream, tokens, clock.generated),
         engine=engine,
         clock=clock,
+        saved=time.monotonic(),
     )
-    with _reading(run, checkpoint):
-        return state, _restore(state, checkpoint.path) if checkpoint else 0
+    return state, _restore(state, checkpoint) if checkpoint else 0
 
 
-def save(state: State, journal: Journal) -> None:
-    """Write the checkpoint of the current step and keep the newest two."""
-    journal.sync()
-    with checkpoints.writing(state.run, state.attempt, state.step) as folder:
-        state.accelerator.unwrap_model(state.model).save_pretrained(folder / "model")
-        state.tokens.tokenizer.save_pretrained(folder / "model")
-        torch.save(state.optimizer.state_dict(), folder / "optimizer.pt")
-        state.intake.save(folder / "rollouts.npz")
-        saved = {
-            "step": state.step,
-            "journal_length": journal.length,
-            "clock": state.clock.state_dict(),
-            "curriculum": state.stream.state_dict(),
-        }
-        write_json(folder / "state.json", saved)
-    checkpoints.prune(state.run, keep=2)
+def save(state: State, journal: Journal, *, last: bool = False) -> None:
+    """Write the checkpoint of the current step, then remove those that the recipe doesn't keep.
+
+    While a run goes on the newest two are whole, in case that one is lost; after its `last` step only that one is.
+    """
+    options = state.recipe.execution
+    saved = checkpoints.resumable(state.run)
+    if saved is None or saved.step < state.step:
+        journal.sync()
+        with checkpoints.writing(state.run, state.attempt, state.step) as folder:
+            checkpoint = Checkpoint(folder, state.step)
+            checkpoint.resume.mkdir()
+            state.accelerator.unwrap_model(state.model).save_pretrained(checkpoint.model)
+            state.tokens.tokenizer.save_pretrained(checkpoint.model)
+            # Through a file of ours: where the disk is full, PyTorch's own writer says nothing of it.
+            with open(checkpoint.resume / "optimizer.pt", "wb") as file:
+                torch.save(state.optimizer.state_dict(), file)
+            state.intake.save(checkpoint.resume / "rollouts.npz")
+            found = {
+                "step": state.step,
+                "journal_length": journal.length,
+                "clock": state.clock.state_dict(),
+                "curriculum": state.stream.state_dict(),
+            }
+            write_json(folder / "state.json", found)
+    checkpoints.prune(state.run, keep=1 if last else 2, keep_every=options.keep_every)
+    state.saved = time.monotonic()
 
 
-@contextmanager
-def _reading(run: RunFolder, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Say which checkpoint is damaged and what to do, whatever its reader said."""
-    try:
-        yield
-    except Exception as error:  # zip, safetensors and JSON readers have no common error
-        if checkpoint is None:
-            raise
-        others = [each.step for each in checkpoints.every(run) if each.step < checkpoint.step]
-        back = f"step {others[-1]}" if others else "the start"
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RlsweepError(f"{checkpoint.path} is damaged ({first}); remove it to go on from {back}") from error
+def must_save(state: State) -> bool:
+    """Whether a checkpoint is due after a step, by the recipe's steps or minutes."""
+    options = state.recipe.execution
+    minutes = (time.monotonic() - state.saved) / 60
+    return (
+        state.step % options.checkpoint_every == 0
+        or (options.keep_every is not None and state.step % options.keep_every == 0)
+        or (options.checkpoint_minutes is not None and minutes >= options.checkpoint_minutes)
+    )
 
 
-def _restore(state: State, folder: Path) -> int:
-    saved = read_json(folder / "state.json")
+def _undamaged(run: RunFolder, attempt: Attempt, say: Say) -> Checkpoint | None:
+    """The newest checkpoint that a run can go on from. Damaged ones are set aside on the way."""
+    checkpoints.take_over(run, attempt)
+    while (checkpoint := checkpoints.resumable(run)) is not None:
+        fault = checkpoints.damage(checkpoint)
+        if fault is None:
+            return checkpoint
+        attempt.require_owner()
+        aside = checkpoints.set_aside(checkpoint)
+        before = checkpoints.resumable(run)
+        whence = f"step {before.step}" if before else "the start"
+        say(f"warning: {checkpoint.path} is damaged ({fault}): kept as {aside.name}, going on from {whence}")
+    return None
+
+
+def _restore(state: State, checkpoint: Checkpoint) -> int:
+    saved = read_json(checkpoint.path / "state.json")
     state.step = saved["step"]
     # Tensors and plain containers only: nothing in the file can run code.
-    state.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+    state.optimizer.load_state_dict(torch.load(checkpoint.resume / "optimizer.pt", weights_only=True))
     state.clock.load_state_dict(saved["clock"])
     state.stream.load_state_dict(saved["curriculum"])
     state.engine.publish(state.step, state.accelerator.unwrap_model(state.model))
-    state.intake.load(folder / "rollouts.npz", state.engine)
+    state.intake.load(checkpoint.resume / "rollouts.npz", state.engine)
     return int(saved["journal_length"])
 
 

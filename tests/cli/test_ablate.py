@@ -23,14 +23,15 @@ def rows(result: Result) -> list[list[str]]:
 def test_the_plan_is_a_row_a_run_and_writes_nothing(root: Path, call: Call) -> None:
     result = call("plan", *LOSSES, "--seeds", "2")
     assert result.exit_code == 0
-    assert [(row[1], row[2], row[3], row[4], row[6]) for row in rows(result)] == [
+    assert [(row[1], row[2], row[3], row[4], row[7]) for row in rows(result)] == [
         ("loss=cispo", "0", "submit", "4", "new"),
         ("loss=cispo", "1", "submit", "4", "new"),
         ("loss=dapo", "0", "submit", "4", "new"),
         ("loss=dapo", "1", "submit", "4", "new"),
     ]
-    assert all(len(row[0]) == 12 and row[5].endswith(" FLOP") for row in rows(result))
+    assert all(len(row[0]) == 12 and row[5].endswith(" FLOP") and row[6].endswith(" MB") for row in rows(result))
     assert "4 to submit" in result.stderr and "compute: at most " in result.stderr
+    assert "disk: at most " in result.stderr
     assert not root.exists()
     assert call("ablate", *LOSSES, "--seeds", "2", "--dry-run").stdout == result.stdout
     assert not root.exists()
@@ -45,6 +46,8 @@ def test_the_plan_as_json_is_one_document(root: Path, call: Call) -> None:
     base, dapo = found["runs"]
     assert base["difference"] == {} and dapo["difference"]["loss.type"] == "dapo"
     assert base["compute"]["rollouts"] == (4 + 8) * 64 * 8 and base["device_hours"] is None
+    assert found["disk"] == {name: 2 * size for name, size in base["disk"].items()}
+    assert base["disk"]["running"] > base["disk"]["finished"] > base["disk"]["collected"]
     assert found["compute"]["rollouts"] == 2 * base["compute"]["rollouts"] and found["device_hours"] is None
     assert json.loads(call("ablate", *LOSSES, "--dry-run", "--json").stdout) == found
     assert call("ablate", *LOSSES, "--json").exit_code == 2
@@ -57,6 +60,13 @@ def test_measured_device_hours_are_an_expectation_and_no_bound(root: Path, call:
     found = json.loads(call("plan", "scalerl", "--json").stdout)
     assert round(found["device_hours"], -2) == round(found["runs"][0]["device_hours"], -2) == 15_600
     assert "device_hours" not in found["compute"]
+
+
+def test_the_disk_of_a_model_that_nobody_has_measured_is_not_guessed(root: Path, call: Call) -> None:
+    result = call("plan", "scalerl")  # two checkpoints and one being written, 12 bytes for each of 8.19e9 parameters, and waiting rollouts
+    assert [row[6] for row in rows(result)] == ["301 GB"]
+    result = call("plan", "scalerl", "--set", "execution.parameters=null")
+    assert [row[6] for row in rows(result)] == ["-"] and "disk: not known" in result.stderr
 
 
 def test_a_second_ablate_of_a_sweep_is_refused_in_one_line_and_writes_nothing(root: Path, call: Call) -> None:
@@ -78,9 +88,9 @@ def test_ablate_trains_syncs_and_names_the_report(root: Path, call: Call) -> Non
     assert "sweep s: 2 finished" in result.stderr and "synced s" in result.stderr
     assert result.stderr.rstrip().endswith("next: rlsweep report s")
     again = call("ablate", *LOSSES)
-    assert [(row[3], row[4], row[5], row[6]) for row in rows(again)] == [("skip", "0", "-", "finished at step 4")] * 2
+    assert [(row[3], row[4], row[5], row[7]) for row in rows(again)] == [("skip", "0", "-", "finished at step 4")] * 2
     more = call("plan", *LOSSES, "--set", "budget.steps=6")
-    assert [(row[3], row[4], row[6]) for row in rows(more)] == [
+    assert [(row[3], row[4], row[7]) for row in rows(more)] == [
         ("continue", "2", "budget raised from 4 to 6 steps")
     ] * 2
 

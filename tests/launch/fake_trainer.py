@@ -40,7 +40,7 @@ def main() -> int:
         return end(attempt, "interrupted", 0, "preempted", 75)
     if "diverges" in words:
         return end(attempt, "diverged", 3, "loss is not finite", 76)
-    saved = checkpoints.newest(run)
+    saved = checkpoints.resumable(run)
     first = saved.step if saved else 0
     rewind(run, attempt, int((saved.path / "length").read_text()) if saved else 0)
     with Journal(run, attempt) as journal:
@@ -54,6 +54,7 @@ def main() -> int:
             if step % 2 == 0 or asked:
                 journal.sync()
                 with checkpoints.writing(run, attempt, step) as folder:
+                    (folder / "resume").mkdir()
                     write_text(folder / "length", str(journal.length))
             if asked:
                 return end(attempt, "interrupted", step, "asked to stop", 75)

@@ -29,8 +29,8 @@ def dead(run: RunFolder, state: str | None = None, step: int = 0, saved: int | N
     attempts.record_process(attempt)
     write_json(attempt.process, {**read_json(attempt.process), "start_ticks": 1})
     if saved is not None:
-        with checkpoints.writing(run, attempt, saved):
-            pass
+        with checkpoints.writing(run, attempt, saved) as folder:
+            (folder / "resume").mkdir()
     if state:
         outcome.write(run, Outcome(state, step, f"because {state}"))
 

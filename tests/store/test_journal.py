@@ -9,6 +9,7 @@ import pytest
 from rlsweep.errors import RlsweepError
 from rlsweep.store import attempts
 from rlsweep.store.attempts import Attempt, Superseded
+from rlsweep.store.files import write_bytes
 from rlsweep.store.journal import Journal, newest_row, read_rows, rewind
 from rlsweep.store.layout import Root, RunFolder
 
@@ -138,7 +139,7 @@ def test_rewinding_moves_later_rows_and_drops_a_torn_tail(run: RunFolder, first:
     assert steps(run.journal) == [0, 1, 2] and steps(second.discarded) == [3, 4]
 
 
-def test_rewinding_to_the_end_or_without_a_journal_does_nothing(run: RunFolder, first: Attempt) -> None:
+def test_rewinding_to_the_end_or_without_a_journal_takes_nothing_back(run: RunFolder, first: Attempt) -> None:
     rewind(run, first, 0)
     assert not run.journal.exists()
     lengths = write(run, first, range(2))
@@ -183,13 +184,32 @@ def killed(run: RunFolder, attempt: Attempt, length: int, monkeypatch: pytest.Mo
     class Killed(BaseException):
         pass
 
-    def kill(*_: object) -> None:
-        raise Killed
+    def write(path: Path, data: bytes) -> None:
+        if path == run.journal:
+            raise Killed
+        write_bytes(path, data)
 
-    monkeypatch.setattr(os, "ftruncate", kill)
+    monkeypatch.setattr("rlsweep.store.journal.write_bytes", write)
     with pytest.raises(Killed):
         rewind(run, attempt, length)
     monkeypatch.undo()
+
+
+def test_an_attempt_that_slept_just_before_its_write_changes_nothing(
+    run: RunFolder, first: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had just seen that it owns the run; its successor takes nothing back, or a row, and writes on."""
+    lengths = write(run, first, range(3))
+    zombie = Journal(run, first)
+    second = attempts.claim(run)
+    rewind(run, second, lengths[2])
+    monkeypatch.setattr(Attempt, "require_owner", lambda self: None)
+    zombie.append(row(99))
+    assert steps(run.journal) == [0, 1, 2]
+    write(run, second, range(3, 5))
+    zombie.append(row(100))
+    zombie.close()
+    assert steps(run.journal) == [0, 1, 2, 3, 4]
 
 
 def test_rows_lost_at_different_times_stay_with_their_attempts(run: RunFolder, first: Attempt) -> None:

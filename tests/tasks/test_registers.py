@@ -94,6 +94,13 @@ def test_the_verifier(task: RegisterTask, response: str, stopped: bool, outcome:
     assert task.grade(prompt, response, stopped=stopped) == outcome
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"), [("12#a", "a"), ("#b#a", "a"), ("12#a.", None), ("12a", None), ("12#g", None), ("", None)]
+)
+def test_the_answer_is_what_the_verifier_compares(task: RegisterTask, response: str, answer: str | None) -> None:
+    assert task.answer(response) == answer
+
+
 def test_a_task_that_can_only_be_planned_says_so() -> None:
     with pytest.raises(RecipeError, match="valid here: registers"):
         make_task(Math(dataset="somewhere/something"))

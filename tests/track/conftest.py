@@ -61,6 +61,7 @@ class Trainer:
     def save(self) -> "Trainer":
         length = self.run.journal.stat().st_size if self.run.journal.exists() else 0
         with checkpoints.writing(self.run, self.attempt, self.done) as folder:
+            (folder / "resume").mkdir()
             write_json(folder / "state.json", {"step": self.done, "journal_length": length})
         return self
 

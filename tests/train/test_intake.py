@@ -16,6 +16,7 @@ from rlsweep.tasks.make import make_task
 from rlsweep.train.admission import finish_before_training, must_publish
 from rlsweep.train.curriculum import PromptStream
 from rlsweep.train.evaluate import evaluate
+from rlsweep.train.grading import Failures
 from rlsweep.train.intake import Intake, Tokens
 
 
@@ -135,7 +136,7 @@ def test_an_evaluation_keeps_training_groups_apart(small_recipe: Recipe, random_
     way, _, tokens = intake(small_recipe, random_model_folder)
     way.admit(engine, 0)
     task = make_task(small_recipe.task)
-    row = evaluate(small_recipe, task, tokens, way, engine, 0)
+    row, _ = evaluate(small_recipe, task, tokens, way, engine, 0)
     assert len(row["counts"]) == small_recipe.evaluation.prompts and row["samples"] == 2
     assert all(request.count == 2 for request in engine.seen if request.id < 0)
     for batch in range(3):
@@ -147,5 +148,6 @@ def test_grading_reads_the_text_without_its_end(small_recipe: Recipe, random_mod
     prompt = make_task(small_recipe.task).prompt(0)
     answer = tokens.encode("12#" + prompt.answer)
     stopped = Rollout((*answer, tokens.eos), (), (), (), "stop")
-    assert tokens.grade(prompt, stopped) == "correct"
-    assert tokens.grade(prompt, replace(stopped, tokens=answer, finish="length")) == "truncated"
+    assert tokens.grade(prompt, stopped, Failures("step", 1)) == "correct"
+    cut = replace(stopped, tokens=answer, finish="length")
+    assert tokens.grade(prompt, cut, Failures("step", 1)) == "truncated"

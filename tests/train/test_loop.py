@@ -1,6 +1,5 @@
 """The loop in this process: how it ends, and what is refused before anything large is loaded."""
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,18 +7,24 @@ from typing import Any
 
 import pytest
 
-from rlsweep.errors import RecipeError, RlsweepError
+from rlsweep.errors import RecipeError
+from rlsweep.recipe.batch import Batch
 from rlsweep.recipe.budget import Budget
+from rlsweep.recipe.compute import disk, embedded_parameters
 from rlsweep.recipe.execution import Execution
 from rlsweep.recipe.length import Interrupt
 from rlsweep.recipe.model import Pretrained
+from rlsweep.recipe.off_policy import Pipeline
+from rlsweep.recipe.resolved import dump
 from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.task import Math
-from rlsweep.store import attempts, checkpoints
+from rlsweep.store import attempts, checkpoints, garbage, outcome
+from rlsweep.store.files import write_json
+from rlsweep.store.garbage import size_of
 from rlsweep.store.layout import Root
 from rlsweep.store.outcome import Outcome
 from rlsweep.train.loop import train
-from rlsweep.train.state import build
+from rlsweep.train.state import State, build
 
 
 def run_once(recipe: Recipe, tmp_path: Path, source: Any, *, stop: bool) -> Outcome:
@@ -71,22 +76,95 @@ def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(
         run_once(replace(small_recipe, length=length), tmp_path, lambda: (model_folder, None), stop=False)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "state.json", "rollouts.npz", "model/model.safetensors"])
-def test_a_damaged_checkpoint_is_named_with_the_way_out(
-    small_recipe: Recipe, tmp_path: Path, model_folder: str, name: str
+FILES = ["resume/optimizer.pt", "resume/rollouts.npz", "state.json", "manifest.json", "model/model.safetensors"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, name: str, how: str
 ) -> None:
-    """Once it is removed the run goes on from the one before it."""
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
 
-    def ends(steps: int) -> Outcome:
+    def started(steps: int, said: list[str]) -> tuple[State, int]:
         recipe = replace(small_recipe, budget=Budget(steps=steps))
-        return run_once(recipe, tmp_path, lambda: (model_folder, None), stop=False)
+        return build(
+            recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic(), lambda t: said.append(t)
+        )
 
-    ends(5)  # leaves checkpoints of steps 3 and 5
-    newest = checkpoints.newest(Root(tmp_path).run("0123456789ab"))
-    assert newest is not None
-    damaged = newest.path / name
-    damaged.write_bytes(damaged.read_bytes()[:-40])
-    with pytest.raises(RlsweepError, match=r"step-000005 is damaged .* remove it to go on from step 3"):
-        ends(6)
-    shutil.rmtree(newest.path)
-    assert ends(6).step == 6
+    state, length = started(7, [])
+    train(state, length, lambda: state.step == 6, lambda text: None)  # leaves checkpoints of steps 3 and 6
+    assert [each.step for each in checkpoints.every(run)] == [3, 6]
+    damaged = checkpoints.every(run)[-1].path / name
+    content = damaged.read_bytes()
+    if how == "removed":
+        damaged.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        damaged.write_bytes(content[:-40] if how == "cut" else flipped)
+    said: list[str] = []
+    state, _ = started(7, said)
+    assert state.step == 3
+    assert len(said) == 1 and "step-000006 is damaged" in said[0] and "going on from step 3" in said[0]
+    (aside,) = checkpoints.damaged(run)
+    assert [each.step for each in checkpoints.every(run)] == [3]
+    assert (aside / name).exists() is (how != "removed")  # nothing is thrown away
+
+
+def test_checkpoints_come_by_steps_by_minutes_and_where_weights_are_kept(
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every 5 steps, each multiple of 4 for good, and once 2 minutes have passed since the last."""
+    execution = replace(small_recipe.execution, checkpoint_every=5, keep_every=4, checkpoint_minutes=2.0)
+    recipe = replace(small_recipe, execution=execution, budget=Budget(steps=11))
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
+    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    seen = {}
+
+    def look() -> bool:
+        seen[state.step] = [(each.step, each.resumable) for each in checkpoints.every(run)]
+        if state.step == 5:
+            state.saved -= 119.0  # as if so much time had passed: due with the next second, not before
+        if state.step == 6:
+            state.saved -= 1.0
+        return False
+
+    train(state, length, look, lambda text: None)
+    assert seen[3] == []
+    assert seen[4] == [(4, True)]
+    assert seen[5] == seen[6] == [(4, True), (5, True)]
+    assert seen[7] == [(4, False), (5, True), (7, True)]
+    assert seen[8] == [(4, False), (7, True), (8, True)]
+    assert seen[10] == [(4, False), (8, True), (10, True)]
+    assert [(each.step, each.resumable) for each in checkpoints.every(run)] == [(4, False), (8, False), (11, True)]
+
+
+def test_the_plans_disk_is_a_bound_of_what_a_run_takes(small_recipe: Recipe, tmp_path: Path, model_folder: str) -> None:
+    execution = replace(small_recipe.execution, keep_every=2)
+    recipe = replace(small_recipe, execution=execution, off_policy=Pipeline(k=4), batch=Batch(prompts=8, rollouts=32))
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
+    run.recipe.write_text(dump(recipe))
+    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, size_of(run.path))
+        return False
+
+    ended = train(state, length, look, lambda text: None)
+    write_json(state.attempt.process, {**attempts.identity(1), "start_ticks": 1})  # its process is gone
+    outcome.write(run, ended)
+    bound = disk(recipe)
+    assert bound is not None
+    beside = size_of(checkpoints.every(run)[-1].path)  # `look` never sees the checkpoint that is being written
+    assert 0.4 * bound.running < most + beside <= bound.running
+    assert 0.4 * bound.finished < size_of(run.path) <= bound.finished
+    for each in garbage.find(run, {}):
+        garbage.free(each)
+    assert 0.3 * bound.collected < size_of(run.path) <= bound.collected
+    assert bound.finished - bound.collected > 8 * embedded_parameters(recipe.model)

@@ -23,7 +23,7 @@ from rlsweep.recipe.resolved import dump
 from rlsweep.recipe.reward import Reward
 from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.task import Registers
-from rlsweep.store import attempts, checkpoints, outcome
+from rlsweep.store import attempts, checkpoints, outcome, samples
 from rlsweep.store.journal import read_rows
 from rlsweep.store.layout import Root, RunFolder
 
@@ -142,6 +142,8 @@ def test_killed_and_started_again_it_ends_the_same(
     assert rows(run) == rows(undisturbed)
     for name, tensor in weights(undisturbed).items():
         assert torch.equal(tensor, weights(run)[name]), name
+    kept_samples = [[file.path.read_bytes() for file in samples.every(each)] for each in (run, undisturbed)]
+    assert kept_samples[0] == kept_samples[1] and len(kept_samples[0]) == 3  # three evaluations
     discarded = attempts.Attempt(run, 2).discarded
     kept = {(r["kind"], r["step"]) for r in rows(run)}
     assert all((r["kind"], r["step"]) in kept for r in read_rows(discarded))

@@ -1,0 +1,59 @@
+"""`rlsweep gc`: free the disk of what is over."""
+
+import click
+
+from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows
+
+
+@click.command()
+@click.argument("sweep", required=False)
+@click.option("--dry-run", is_flag=True, help="Print what would be freed and remove nothing.")
+@click.option("--root", help=ROOT_HELP)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, nothing else.")
+def gc(sweep: str | None, dry_run: bool, root: str | None, as_json: bool) -> None:
+    """Free what the runs of SWEEP, by default of the one worked on last, don't need any more.
+
+    Of a finished or diverged run the weights, journal and samples stay; what it would need to go on is removed, so
+    that a budget raised later trains it from the start again. Runs at work, or that any sweep wants more of, are left.
+    """
+    from rlsweep.cli.planned import size_text
+    from rlsweep.cli.runs import find_sweep
+    from rlsweep.launch.submit import submitting
+    from rlsweep.store import garbage, ledger
+    from rlsweep.store.layout import find_root
+
+    place = find_root(root)
+    folder = find_sweep(place, sweep)
+
+    def collect() -> list[garbage.Garbage]:
+        wanted = garbage.wanted_steps(place)
+        runs = [place.run(key) for key in dict.fromkeys(each.run_key for each in ledger.wanted(folder))]
+        return [each for run in runs for each in garbage.find(run, wanted)]
+
+    if dry_run:
+        found = collect()
+    else:
+        with submitting(place, folder.name):  # nobody starts to continue a run meanwhile
+            found = collect()
+            for each in found:
+                garbage.free(each)
+    total = sum(each.size for each in found)
+    if as_json:
+        rows = [
+            {
+                "run_key": each.run.key,
+                "path": str(each.path.relative_to(place.path)),
+                "bytes": each.size,
+                "why": each.why,
+            }
+            for each in found
+        ]
+        print_json({"sweep": folder.name, "freed": not dry_run, "bytes": total, "folders": rows})
+        return
+    cells = [
+        (each.run.key, str(each.path.relative_to(each.run.path)), size_text(each.size), each.why) for each in found
+    ]
+    if cells:
+        print_rows(("run", "folder", "size", "why"), cells)
+    verb = "could be freed" if dry_run else "freed"
+    note(f"sweep {folder.name}: {size_text(total)} {verb}")

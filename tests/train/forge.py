@@ -1,0 +1,141 @@
+"""Trainers forked from one process that has loaded everything, and killed at a chosen moment: `python forge.py`.
+
+Reads one JSON command a line: `{"run": path, "moment": name or null, "times": n, "wait": bool}`. A child goes through
+`rlsweep.train` as a process of its own would; where a moment is named, it kills itself with SIGKILL when it comes to
+that moment for the `times`-th time (with "wait", it sleeps there until the run folder holds a file `wake`). Answers its
+pid, then exit code and what was printed. A moment is a function of the product, before or after which, or half-way
+through which, the kill happens.
+"""
+
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+MOMENTS: dict[str, tuple[str, str, str]] = {
+    # name: module, attribute (a dot reaches into a class), before | after | half
+    "prompt": ("rlsweep.rollout.local", "LocalEngine.submit", "before"),
+    "generation": ("rlsweep.rollout.local", "LocalEngine._forward", "before"),
+    "filters": ("rlsweep.train.loop", "select", "before"),
+    "forward": ("rlsweep.train.update", "response_logprobs", "before"),
+    "optimizer": ("torch.optim", "AdamW.step", "before"),
+    "updated": ("torch.optim", "AdamW.step", "after"),
+    "publish": ("rlsweep.rollout.local", "LocalEngine.publish", "after"),
+    "evaluation": ("rlsweep.train.loop", "evaluate", "before"),
+    "evaluated": ("rlsweep.train.loop", "evaluate", "after"),
+    "row": ("rlsweep.store.journal", "append_bytes", "half"),
+    "written row": ("rlsweep.store.journal", "append_bytes", "after"),
+    "weights": ("transformers", "PreTrainedModel.save_pretrained", "after"),
+    "moments": ("torch", "save", "half"),
+    "rollouts": ("rlsweep.train.intake", "Intake.save", "after"),
+    "sync": ("rlsweep.store.checkpoints", "sync_tree", "before"),
+    "rename": ("rlsweep.store.checkpoints", "_put", "before"),
+    "renamed": ("rlsweep.store.checkpoints", "sync_folder", "before"),
+    "removal": ("rlsweep.store.checkpoints", "shutil.rmtree", "before"),
+    "pruned": ("rlsweep.store.checkpoints", "prune", "after"),
+    "rewind": ("rlsweep.train.loop", "rewind", "before"),
+    "rewound": ("rlsweep.store.journal", "write_bytes", "after"),
+    "outcome": ("rlsweep.train.__main__", "outcome.write", "before"),
+}
+
+
+def arm(run: Path, moment: str, times: int, wait: bool) -> None:
+    """Replace the moment's function by one that dies at its `times`-th call."""
+    module, path, when = MOMENTS[moment]
+    owner: Any = importlib.import_module(module)
+    *through, name = path.split(".")
+    for step in through:
+        owner = getattr(owner, step)
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def die() -> None:
+        if not wait:
+            os.kill(os.getpid(), signal.SIGKILL)
+        (run / "asleep").touch()
+        while not (run / "wake").exists():
+            time.sleep(0.01)
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != times:
+            return original(*arguments, **options)
+        if when == "half" and not wait:
+            halve(moment, arguments, original)
+        if when != "after":
+            die()
+        result = original(*arguments, **options)
+        if when == "after":
+            die()
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def halve(moment: str, arguments: Any, original: Callable[..., Any]) -> None:
+    """Do half of it: half of a row, half of a file."""
+    if moment == "row":
+        descriptor, data = arguments
+        os.write(descriptor, data[: len(data) // 2])
+    else:
+        whole = io.BytesIO()
+        original(arguments[0], whole)
+        with open(arguments[1], "wb") as file:
+            file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+
+
+def child(command: dict[str, Any], write: int) -> None:
+    """One trainer, in a forked process."""
+    from rlsweep.train.__main__ import main
+
+    said = io.StringIO()
+    sys.argv = ["rlsweep.train", command["run"]]
+    code = 99
+    with redirect_stdout(said), redirect_stderr(said):
+        if command.get("moment"):
+            arm(Path(command["run"]), command["moment"], command["times"], command.get("wait", False))
+        code = main()
+    os.write(write, json.dumps([code, said.getvalue()]).encode())
+    os._exit(0)
+
+
+def serve() -> None:
+    """Fork a child a command, one after another."""
+    for line in sys.stdin:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            try:
+                child(json.loads(line), write)
+            finally:
+                os._exit(98)
+        os.close(write)
+        print(pid, flush=True)
+        with os.fdopen(read, "rb") as answer:
+            told = answer.read().decode()
+        _, status = os.waitpid(pid, 0)
+        print(told or json.dumps([os.waitstatus_to_exitcode(status), ""]), flush=True)
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    import transformers  # noqa: F401
+
+    import rlsweep.train.__main__
+    import rlsweep.train.loop
+    import rlsweep.train.provenance
+    import rlsweep.train.state
+    import rlsweep.train.warm_start  # noqa: F401
+
+    serve()
