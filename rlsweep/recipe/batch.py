@@ -16,4 +16,5 @@ class Batch:
 
     def __post_init__(self) -> None:
         require(self.prompts >= 1, "prompts", self.prompts, "1 or more")
-        require(self.rollouts >= 1, "rollouts", self.rollouts, "1 or more")
+        # Alone, a rollout is the mean of its group: its advantage is 0 whatever it earned.
+        require(self.rollouts >= 2, "rollouts", self.rollouts, "2 or more: nothing is learnt from groups of one")

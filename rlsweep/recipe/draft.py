@@ -1,7 +1,7 @@
 """A recipe in the making: layers laid over one another, each statement with its place, before they are a Recipe."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,11 @@ class State:
 @dataclass(frozen=True)
 class Draft:
     """Layers merged so far. `sources` are in the order of layers, the strongest last; `types` are the scale's defaults
-    of a type by section, type and field."""
+    of a type by section, type and field; `scale_source` is the scale's file, "" without one."""
 
     name: str
     scale: str
+    scale_source: str
     origin: Place
     sources: tuple[str, ...]
     types: Mapping[str, Mapping[str, Mapping[str, Node]]]
@@ -77,10 +78,10 @@ class Draft:
             place = max(self._places(name), key=self._rank, default=self.origin)
             raise place.error(name, str(error).partition("\n")[0]) from None
 
-    def parts(self) -> dict[str, Any]:
-        """Every section and leaf but the name. What must hold between them is not checked."""
-        leaves = {name: node.value for name, node in self.leaves.items()}
-        return {name: self.section(name) for name in sections()} | leaves
+    def parts(self, heads: Container[str] | None = None) -> dict[str, Any]:
+        """Sections and leaves, all of them but the name or those asked for. What holds between them is not checked."""
+        leaves = {name: node.value for name, node in self.leaves.items() if heads is None or name in heads}
+        return {name: self.section(name) for name in sections() if heads is None or name in heads} | leaves
 
     def recipe(self) -> Recipe:
         """The recipe. Raises RecipeError, with the place of the field that is to be changed."""
@@ -95,6 +96,16 @@ class Draft:
         places = [place for path in paths for place in self._places(path)]
         places = places or [place for path in paths for place in self._places(path.partition(".")[0])]
         return max(places, key=self._rank, default=self.origin).error(paths[0], error.message)
+
+    def stated(self, path: str) -> Place | None:
+        """Where a layer above the scale states this leaf last; None where schema or scale decide it."""
+        head, _, field = path.partition(".")
+        node = self.states[head].stated.get(field) if field else self.leaves.get(head)
+        return node.place if node and node.place.source != self.scale_source else None
+
+    def layer(self, path: str) -> int:
+        """The strongest layer that states this leaf, a later one being the larger number; -1 for the schema."""
+        return max(map(self._rank, self._places(path)), default=-1)
 
     def _places(self, path: str) -> list[Place]:
         head, _, field = path.partition(".")
@@ -113,7 +124,7 @@ class Draft:
 def blank(name: str, origin: Place) -> Draft:
     """The schema's defaults alone."""
     states = {each.name: State(each.default, {}) for each in sections().values()}
-    return Draft(name=name, scale="", origin=origin, sources=(), types={}, states=states, leaves={})
+    return Draft(name=name, scale="", scale_source="", origin=origin, sources=(), types={}, states=states, leaves={})
 
 
 def unknown_path(path: str, place: Place) -> RecipeError:

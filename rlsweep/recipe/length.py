@@ -45,7 +45,7 @@ class Penalty:
     """Tokens over which the penalty grows from 0 to 1 (ScaleRL A.10: 2k)."""
 
     def __post_init__(self) -> None:
-        require(self.limit >= 1, "limit", self.limit, "1 or more")
+        require(self.limit >= 2, "limit", self.limit, "2 or more: at 1 all correct responses lose the same")
         require(1 <= self.ramp <= self.limit, "ramp", self.ramp, f"from 1 to limit ({self.limit})", "limit")
 
 

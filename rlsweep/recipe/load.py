@@ -90,7 +90,7 @@ def _lay_scale(draft: Draft, chain: Sequence[tuple[Path, Node]], scale: str | No
     entries = _map(root)
     if "types" in entries:
         draft = lay_types(draft, entries["types"])
-    return replace(_lay_file(draft, root, ("types",)), scale=path.stem)
+    return replace(_lay_file(draft, root, ("types",)), scale=path.stem, scale_source=str(path))
 
 
 def _lay_file(draft: Draft, root: Node, reserved: Sequence[str] = tuple(FIXED)) -> Draft:

@@ -25,7 +25,7 @@ class Optimizer:
     """Largest norm of the gradient. The paper gives none: our choice."""
 
     def __post_init__(self) -> None:
-        require(self.lr >= 0, "lr", self.lr, "0 or more")
+        require(self.lr > 0, "lr", self.lr, "above 0: nothing is learnt at 0")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         for name in ("beta1", "beta2"):

@@ -1,6 +1,6 @@
 """The recipe as a whole: its sections, and what must hold between them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from rlsweep.recipe.batch import Batch
@@ -81,9 +81,10 @@ class Recipe:
                 "aggregation",
                 "normalization",
             )
-        if self.normalization == "prompt" and self.batch.rollouts == 1:
-            message = "'prompt' needs at least 2 rollouts a prompt; batch.rollouts is 1"
-            raise FieldError("normalization", message, "batch.rollouts")
+        outcomes = {field.name: getattr(self.reward, field.name) for field in fields(self.reward)}
+        if len(set(outcomes.values())) == 1 and not isinstance(self.length, Penalty):
+            message = f"every outcome earns {self.reward.correct}, so there is nothing to learn; one must earn another"
+            raise FieldError("reward.correct", message, *(f"reward.{name}" for name in outcomes))
         if isinstance(self.length, Interrupt) and self.length.latest >= self.sampling.max_tokens:
             raise FieldError(
                 "length.latest",
@@ -102,6 +103,3 @@ class Recipe:
         if isinstance(self.model, Embedded) and not isinstance(self.task, Registers):
             message = f"the embedded model only knows the task registers, not {self.task.type}"
             raise FieldError("model", message, "task")
-        if self.batch.rollouts == 1 and self.curriculum.zero_variance == "drop":
-            message = "1 rollout a prompt has no variance, and curriculum.zero_variance 'drop' drops all"
-            raise FieldError("batch.rollouts", message, "curriculum.zero_variance")

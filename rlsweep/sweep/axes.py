@@ -1,12 +1,15 @@
 """Axes: a path of the recipe and the values it takes, each checked once against the recipe it varies."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rlsweep.recipe.check import FieldError
 from rlsweep.recipe.draft import Draft, statement
+from rlsweep.recipe.effect import effective_form, why_the_same
 from rlsweep.recipe.fields import sections
 from rlsweep.recipe.nodes import Node, Place, parse_value
+from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.text import scalar_text
 from rlsweep.sweep.split import split
 
@@ -123,11 +126,24 @@ def reverted(draft: Draft, parts: Mapping[str, Any]) -> tuple[list[Choice], list
     for key, text in COMPONENTS.items():
         place = Place(f"--leave-one-out {key}={text}")
         choice = _choice(key, parse_value(text, place), draft, parts)
-        if choice.differs:
-            found.append(choice)
-        else:
+        if not choice.differs:
             notes.append(f"leave-one-out: {key} is {text} already, nothing to revert")
+        elif same := _the_same_run(choice, draft, parts):
+            notes.append(f"leave-one-out: {key} stays as it is: {same}")
+        else:
+            found.append(choice)
     return found, notes
+
+
+def _the_same_run(choice: Choice, draft: Draft, parts: Mapping[str, Any]) -> str:
+    """Why a recipe trains the same run with a choice as without; "" where it doesn't, or isn't valid."""
+    head, value = choice.head, choice.value
+    try:
+        changed = replace(parts[head], **{choice.field: value}) if choice.field else value
+        base, other = (Recipe(name=draft.name, **each) for each in (parts, {**parts, head: changed}))
+    except FieldError:
+        return ""  # told with its place when the run is made
+    return why_the_same(base, other) if effective_form(base) == effective_form(other) else ""
 
 
 def _choice(key: str, node: Node, draft: Draft, parts: Mapping[str, Any]) -> Choice:

@@ -15,10 +15,11 @@ from rlsweep.recipe.check import FieldError
 from rlsweep.recipe.draft import Draft
 from rlsweep.recipe.fields import sections
 from rlsweep.recipe.key import NOT_IDENTITY, run_key, section_leaves, variant_key
-from rlsweep.recipe.load import load_draft
-from rlsweep.recipe.nodes import Scalar
+from rlsweep.recipe.load import assignment, load_draft
+from rlsweep.recipe.nodes import Place, Scalar
 from rlsweep.recipe.schema import Recipe
 from rlsweep.sweep.axes import Axis, Choice, choices, parse_axis, refuse_overlaps, refuse_repeats, reverted
+from rlsweep.sweep.idle import refuse_lines_in_vain, refuse_twins, same_runs
 from rlsweep.sweep.request import Request, parse_seeds, read_request
 
 BASE = "base"
@@ -113,7 +114,9 @@ def expand(
         "name": request.name,
     }
     runs = tuple(_runs(points, draft, parts, seeds_))
-    _refuse_twins(runs)
+    refuse_twins(runs)
+    notes += refuse_lines_in_vain(runs[:: len(seeds_)], points, draft)
+    _refuse_idle_overrides(request, overrides, parts, runs[:: len(seeds_)])
     return Sweep(_sweep_name(request, draft), draft.name, draft.scale, runs, spec, tuple(notes))
 
 
@@ -225,15 +228,31 @@ def _difference(head: str, value: Any, base: Any) -> dict[str, Scalar]:
     }
 
 
-def _refuse_twins(runs: Sequence[Run]) -> None:
-    seen: dict[str, Run] = {}
-    for run in runs:
-        other = seen.setdefault(run.key, run)
-        if other is not run:
-            hint = ""
-            if {path.partition(".")[0] for path in (*run.difference, *other.difference)} & set(NOT_IDENTITY):
-                hint = "; budget and execution are not part of what a run is"
-            raise RecipeError(f"variants {other.variant} and {run.variant} are the same run ({run.key}){hint}")
+def _refuse_idle_overrides(
+    request: Request, overrides: Sequence[str], parts: Mapping[str, Any], variants: Sequence[Run]
+) -> None:
+    """Raise RecipeError where a `--set`, or all of them together, leaves every variant the run that it was."""
+    placed = [assignment(text, Place(f"--set {text}")) for text in overrides]
+    heads = [key.partition(".")[0] for key, _ in placed]
+    judged = [at for at, head in enumerate(heads) if head not in (*NOT_IDENTITY, "seed")]
+    if not judged:
+        return
+    bare = load_draft(request.recipe or "", scale=request.scale)
+    for left_out in [*([at] for at in judged), *([judged] if len(judged) > 1 else [])]:
+        try:
+            draft = bare
+            for at, (key, node) in enumerate(placed):
+                draft = draft if at in left_out else draft.lay(key, node)
+            without = {heads[at] for at in left_out}
+            rest = {head: part for head, part in parts.items() if head not in without} | draft.parts(without)
+            points, _, _ = _points(request, draft, rest, 1)
+            same = ""
+            if len(points) == len(variants):
+                same = same_runs(_runs(points, draft, rest, (variants[0].seed,)), variants)
+        except RecipeError:
+            continue  # without it the recipe is not valid
+        if same:
+            raise RecipeError(f"{', '.join(str(placed[at][1].place) for at in left_out)}: {same}")
 
 
 def _sweep_name(request: Request, draft: Draft) -> str:

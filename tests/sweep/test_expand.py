@@ -218,7 +218,7 @@ def test_a_thousand_combinations_have_a_key_each() -> None:
             ["optimizer.lr=1e-4,fast"],
             "--vary optimizer.lr: optimizer.lr: fast (a text) is not valid; it must be a number",
         ),
-        (["optimizer.lr=-1"], "--vary optimizer.lr: optimizer.lr: -1.0 is not valid; it must be 0 or more"),
+        (["optimizer.lr=-1"], "--vary optimizer.lr: optimizer.lr: -1.0 is not valid; it must be above 0"),
         (["off_policy=pipeline-8,ppo-0"], "off_policy.k: 0 is not valid"),
         (["loss={type: cispo, eps_max: -4}"], "--vary loss: loss.eps_max: -4.0 is not valid"),
         (["loss=dapo", "loss=cispo"], "--vary loss: loss: an axis twice"),
@@ -310,13 +310,13 @@ def test_the_command_line_lies_over_a_file(tmp_path: Path) -> None:
         "vary:\n  loss: [dapo, {type: cispo, eps_max: 4}]\n  optimizer.lr: [1e-4, 3e-4]\n"
     )
     assert len(expand(sweep=file).runs) == 8
-    sweep = expand("minimax", sweep=file, vary=["loss=gspo", "aggregation=sample,prompt"], seeds="5,", name="other")
+    sweep = expand("minimax", sweep=file, vary=["loss=dapo", "aggregation=sample,prompt"], seeds="5,", name="other")
     assert (sweep.name, sweep.recipe_name) == ("other", "minimax")
     assert variants(sweep) == [
-        "optimizer.lr=0.0001,loss=gspo,aggregation=sample",
-        "optimizer.lr=0.0001,loss=gspo,aggregation=prompt",
-        "optimizer.lr=0.0003,loss=gspo,aggregation=sample",
-        "optimizer.lr=0.0003,loss=gspo,aggregation=prompt",
+        "optimizer.lr=0.0001,loss=dapo,aggregation=sample",
+        "optimizer.lr=0.0001,loss=dapo,aggregation=prompt",
+        "optimizer.lr=0.0003,loss=dapo,aggregation=sample",
+        "optimizer.lr=0.0003,loss=dapo,aggregation=prompt",
     ]
     assert [run.seed for run in sweep.runs] == [5] * 4
 
