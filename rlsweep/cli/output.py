@@ -7,17 +7,26 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
+
+from rlsweep.report.numbers import one_line
 
 ROOT_HELP = "Folder of runs and sweeps [default: RLSWEEP_ROOT, else ./rlsweep-out]."
 _LEAST_FOLDED = 12
 """Columns are folded down to this width: that of a run's key, which never is."""
 
 
+def on_terminal() -> bool:
+    """Whether stdout is a terminal. It may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def note(text: str) -> None:
-    """A line for people: on stdout where that is a terminal, else on stderr."""
-    click.echo(text, err=not sys.stdout.isatty())
+    """A line for people: on stdout where that is a terminal, else on stderr. No command fails for want of a reader."""
+    with suppress(OSError):
+        click.echo(text, err=not on_terminal())
 
 
 def print_json(found: object) -> None:
@@ -27,9 +36,10 @@ def print_json(found: object) -> None:
 
 def print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows of cells. No cell is ever cut: where the terminal is too narrow, a row becomes a block of lines."""
-    if not sys.stdout.isatty():
+    rows = [[one_line(cell) for cell in row] for row in rows]  # names come from people
+    if not on_terminal():
         for row in rows:
-            click.echo("\t".join(" ".join(cell.split()) for cell in row))
+            click.echo("\t".join(row))
         return
     for line in layout(head, rows, shutil.get_terminal_size().columns):
         click.echo(line)

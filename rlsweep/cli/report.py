@@ -5,6 +5,7 @@ import sys
 import click
 
 from rlsweep.cli.output import ROOT_HELP, note
+from rlsweep.errors import RlsweepError
 from rlsweep.report.numbers import UNITS
 
 
@@ -21,7 +22,8 @@ def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None)
     """Write and show the report of SWEEP, by default of the one worked on last.
 
     It lies in the sweep's folder as report.html, report.md and report.json. Elsewhere than on a terminal: a header and
-    a line a variant, separated by tabs.
+    a line a variant, separated by tabs. Damaged files of runs are told on stderr and flagged; it is an error where they
+    leave no evaluation at all.
     """
     from rlsweep.cli.runs import find_sweep
     from rlsweep.report import terminal
@@ -47,3 +49,9 @@ def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None)
             click.echo(line)
         for line in terminal.verdicts(found, where):
             note(line)
+    runs = [run for row in found.variants for run in row.runs]
+    damage = list(dict.fromkeys(each for run in runs for each in run.damage))
+    for each in damage:
+        click.echo(f"rlsweep: warning: {each}", err=True)
+    if damage and not any(run.measured for run in runs):
+        raise RlsweepError("none of the sweep's evaluations can be read; mend or remove the files named above")

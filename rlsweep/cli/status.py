@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows
+from rlsweep.cli.output import ROOT_HELP, note, on_terminal, print_json, print_rows
 from rlsweep.errors import EXIT_RUNS_FAILED
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def status(sweep: str | None, root: str | None, as_json: bool, check: bool) -> N
         print_json({"sweep": folder.name, "root": str(place.path), "runs": [asdict(run) for run in runs]})
     else:
         note(f"sweep {folder.name} in {place.path}")
-        if sys.stdout.isatty():
+        if on_terminal():
             print_rows(
                 ("run", "variant", "seed", "state", "steps", "pass rate", "reason"), [_shown(run) for run in runs]
             )

@@ -1,14 +1,17 @@
 """Status of a sweep: what its ledger wants, and what folders and processes say about it now."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store import ledger
+from rlsweep.store.files import describe
 from rlsweep.store.journal import newest_row
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import Row
-from rlsweep.store.state import STATES, State, look
+from rlsweep.store.state import STATES, Seen, State, look
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,18 @@ def counts(runs: list[RunStatus]) -> dict[State, int]:
 
 
 def _of_run(intent: Intent, folder: RunFolder) -> RunStatus:
-    seen = look(folder)
-    state, reason = seen.state, seen.reason
-    step, evaluation = seen.step, None
-    if seen.attempt is not None:
+    trained = evaluation = None
+    try:
+        seen = look(folder)
+    except (RlsweepError, OSError) as error:  # nobody can say; the other runs of the sweep have a status all the same
+        seen = Seen("lost", describe(error))
+    with suppress(RlsweepError):  # what can't be read has no rows
         trained, evaluation = newest_row(folder.journal, "step"), newest_row(folder.journal, "evaluation")
-        step = max(step, trained["step"] if trained else 0)
+    state, reason = seen.state, seen.reason
+    in_journal = trained["step"] if trained else 0
+    step = max(seen.step, in_journal)
+    if state != "running" and in_journal < step:
+        reason = f"{reason}; rows are missing from {folder.journal}, it ends at step {in_journal}"
     if state == "finished" and seen.step < intent.steps:
         state, reason = "waiting", f"the budget was raised from {seen.step} to {intent.steps} steps"
     return RunStatus(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_LARGEST_COMPUTE = 1e300  # above it the posterior's C_mid would overflow a double
+LARGEST_COMPUTE = 1e300  # above it the posterior's C_mid would overflow a double
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,8 @@ class Curve:
             object.__setattr__(self, field, self._column(field))
         if self.steps is not None:
             object.__setattr__(self, "steps", self._column("steps"))
-        if not np.isfinite(self.compute).all() or (self.compute < 0).any() or (self.compute > _LARGEST_COMPUTE).any():
-            raise ValueError(f"curve {self.name!r}: compute must be finite, >= 0 and at most {_LARGEST_COMPUTE:g}")
+        if not np.isfinite(self.compute).all() or (self.compute < 0).any() or (self.compute > LARGEST_COMPUTE).any():
+            raise ValueError(f"curve {self.name!r}: compute must be finite, >= 0 and at most {LARGEST_COMPUTE:g}")
         if (np.diff(self.compute) < 0).any():
             raise ValueError(f"curve {self.name!r}: points must be sorted by compute")
         if not ((self.pass_rate >= 0) & (self.pass_rate <= 1)).all():

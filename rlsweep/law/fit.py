@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlsweep.law.curve import Curve
-from rlsweep.law.flags import curve_flags, declines, gate, lack_of_fit
+from rlsweep.law.flags import curve_flags, declines, dips, gate, lack_of_fit
 from rlsweep.law.noise import SEED_SD_CEILING, noise_sd, stack
 from rlsweep.law.plan import TARGET_WIDTH, more_compute
 from rlsweep.law.posterior import posterior
@@ -98,7 +98,7 @@ def fit(curves: Curve | Sequence[Curve], *, draws: int = 2000, seed: int = 0) ->
     noise = float(np.hypot(noise_sd(ordered), result.tau))
 
     falls = any(declines(c) for c in ordered)
-    sound = gate(ordered) and not falls
+    sound = gate(ordered) and not falls and not any(dips(c) for c in ordered)
     width = A.high - A.low
     verdict: Verdict = "not identified"
     if sound and width <= WEAK_WIDTH:

@@ -10,6 +10,7 @@ from rlsweep.law.noise import SEED_SD_CEILING, local_sd, noise_sd, sampling_vari
 FEWEST_POINTS = 10
 RISE_IN_SD = 10.0
 _NO_GAIN_IN_SD = 3.0
+_ONLY_RISES = "the law only rises, so a fit through this is not to be believed"
 
 
 def rise(curves: Sequence[Curve]) -> float:
@@ -25,16 +26,31 @@ def gate(curves: Sequence[Curve]) -> bool:
 
 
 def declines(curve: Curve) -> str | None:
-    """A sentence when the pass rate ends well below its best: smoothed peak less last three > max(.03, 4 sd)."""
-    if len(curve.pass_rate) < 5:
+    """A sentence when the pass rate ends well below its best: smoothed peak less last three > max(.03, 4 sd). Of fewer
+    than five evaluations: best less last > max(.06, 6 sd)."""
+    if len(curve.pass_rate) < 2:
         return None
-    smooth = np.convolve(curve.pass_rate, np.ones(3) / 3, mode="valid")
+    few = len(curve.pass_rate) < 5
+    smooth = curve.pass_rate if few else _smooth(curve)
     peak, last = float(smooth.max()), float(smooth[-1])
-    if peak - last <= max(0.03, 4 * _sampling_sd(curve)):
+    if peak - last <= (max(0.06, 6 * _sampling_sd(curve)) if few else max(0.03, 4 * _sampling_sd(curve))):
         return None
     gained = peak - float(curve.pass_rate[0])
     word = "collapses" if peak - last > 0.5 * max(gained, 0.06) else "declines"
-    return f"{_whose(curve)} {word}: the pass rate falls from {peak:.2f} to {last:.2f} by the end."
+    return f"{_whose(curve)} {word}: the pass rate falls from {peak:.2f} to {last:.2f} by the end; {_ONLY_RISES}."
+
+
+def dips(curve: Curve) -> str | None:
+    """The same on the way, of a run that came back: smoothed peak so far less smoothed rate > max(.06, 5 sd)."""
+    if len(curve.pass_rate) < 5 or declines(curve):
+        return None
+    smooth = _smooth(curve)
+    best = np.maximum.accumulate(smooth)
+    low = int((best - smooth).argmax())
+    if best[low] - smooth[low] <= max(0.06, 5 * _sampling_sd(curve)):
+        return None
+    fall = f"from {best[low]:.2f} to {smooth[low]:.2f}"
+    return f"{_whose(curve)} dips: the pass rate falls {fall} on the way; {_ONLY_RISES}."
 
 
 def _spikes(curve: Curve) -> str | None:
@@ -44,6 +60,11 @@ def _spikes(curve: Curve) -> str | None:
     if drop.max() <= max(0.06, 5 * _sampling_sd(curve)):
         return None
     return f"{_whose(curve)} drops by {drop.max():.2f} between two evaluations."
+
+
+def _smooth(curve: Curve) -> np.ndarray:
+    """Means of three evaluations in a row."""
+    return np.convolve(curve.pass_rate, np.ones(3) / 3, mode="valid")
 
 
 def _sampling_sd(curve: Curve) -> float:
@@ -59,7 +80,7 @@ def _whose(curve: Curve) -> str:
 
 def curve_flags(curves: Sequence[Curve]) -> list[str]:
     """Flags that need no fit."""
-    flags = [f for check in (declines, _spikes) for f in map(check, curves) if f]
+    flags = [f for check in (declines, dips, _spikes) for f in map(check, curves) if f]
     longest = max((len(c.compute) for c in curves), default=0)
     if longest < FEWEST_POINTS:
         flags.append(f"Few points: {longest} evaluations in the longest curve, at least {FEWEST_POINTS} are needed.")

@@ -14,6 +14,7 @@ from rlsweep.report.checklist import checklist
 from rlsweep.report.pool import common_step, final_pass_rate
 from rlsweep.report.rows import Report, RunRow, VariantRow
 from rlsweep.report.runs import read_run
+from rlsweep.report.samples import Excerpt, excerpt
 from rlsweep.store import ledger, provenance
 from rlsweep.store.layout import Root
 from rlsweep.store.provenance import Provenance
@@ -31,22 +32,23 @@ class _Variant:
     """What made each run, attempt by attempt."""
     step: int | None
     fit: Fit | None
+    samples: Excerpt | None
 
 
 def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
     """The report of a sweep as it stands now.
 
     `unit` is one of UNITS, by default device_hours where every run had accelerators, else flops.
-    UsageError where the sweep has no ledger, RlsweepError where a file is damaged. Runs that failed, diverged or never
-    began keep their row.
+    UsageError where the sweep has no ledger, RlsweepError where that is damaged. Runs that failed, diverged or never
+    began keep their row, and so do those with damaged files: `RunRow.damage` names them.
     """
     folder = root.sweep(sweep_name)
     wanted = ledger.wanted(folder)
     if not wanted:
         raise UsageError(f"{sweep_name!r} is not a sweep under {root.path}: there is no run that it wants")
     folders = {intent.run_key: root.run(intent.run_key) for intent in wanted}
-    unit = unit or default_axis(provenance.device_kind(provenance.read(run)) for run in folders.values())
-    made = {key: provenance.every(run) for key, run in folders.items()}
+    made = {key: provenance.every(run)[0] for key, run in folders.items()}
+    unit = unit or default_axis(provenance.device_kind(each[-1]) for each in made.values() if each)
     differences = {intent.variant: intent.difference for intent in wanted}
     runs = [read_run(root.run(each.run_key), each, unit) for each in status(folder, root)]
     found = [
@@ -60,7 +62,7 @@ def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
         unit=unit,
         base=base.name,
         base_values={path: value for path, value in base.recipe.items() if path in paths},
-        variants=tuple(_row(variant, base, unit) for variant in found),
+        variants=tuple(_row(variant, base, found, unit) for variant in found),
         checklist=checklist(folder, runs, [each for those in made.values() for each in those], unit),
     )
 
@@ -78,11 +80,12 @@ def _variant(
     return _Variant(
         name=runs[0].variant,
         difference=difference,
-        recipe=recipes.leaves(root.run(runs[0].key).recipe),
+        recipe=recipes.of_first([root.run(run.key).recipe for run in runs]),
         runs=tuple(runs),
         made=tuple(made[run.key] for run in runs),
         step=common_step(curves),
         fit=fit(curves) if trained else None,
+        samples=excerpt(root, [root.run(run.key) for run in runs]),
     )
 
 
@@ -93,7 +96,7 @@ def _base(found: Sequence[_Variant]) -> _Variant:
     return (named or same or list(found))[0]
 
 
-def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
+def _row(variant: _Variant, base: _Variant, found: Sequence[_Variant], unit: str) -> VariantRow:
     notes = flags.of_runs(variant.runs, variant.step)
     comparison = None
     measured: tuple[str, ...] = ()
@@ -109,6 +112,7 @@ def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
         if not measured and variant.fit is not None and base.fit is not None:
             comparison = compare(base.fit, variant.fit)
         notes += flags.against_base(variant.runs, variant.step, base.runs, base.step, unit)
+    notes += flags.of_the_same(variant.runs, {other.name: other.runs for other in found if other is not variant})
     notes += flags.of_attempts(variant.runs, variant.made)
     notes += flags.of_machines(_all(variant), _all(base), unit)
     notes += variant.fit.flags if variant.fit else ["No evaluation after the start: there is nothing to fit."]
@@ -121,6 +125,7 @@ def _row(variant: _Variant, base: _Variant, unit: str) -> VariantRow:
         incomparable=measured,
         pass_rate=final_pass_rate([run.curve for run in variant.runs if run.measured], variant.step),
         flags=tuple(dict.fromkeys(notes)),
+        samples=variant.samples,
     )
 
 

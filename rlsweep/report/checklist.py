@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Sequence
 from importlib import metadata
 
+from rlsweep.errors import RecipeError
 from rlsweep.law.fit import WEAK_WIDTH
 from rlsweep.law.plan import TARGET_WIDTH
 from rlsweep.law.posterior import PRIORS
 from rlsweep.report import recipes
-from rlsweep.report.numbers import UNITS, listed, plural, rate
+from rlsweep.report.numbers import UNITS, listed, one_line, plural, rate
 from rlsweep.report.pool import PRIOR_SEEDS
 from rlsweep.report.rows import RunRow
 from rlsweep.store.layout import SweepFolder
@@ -45,7 +46,10 @@ def checklist(
 ) -> tuple[tuple[str, str], ...]:
     """(what, how) pairs in reading order; `provenances` are those of every attempt."""
     report = shlex.join(["rlsweep", "report", folder.name, "--axis", unit])
-    made = [command for command in (recipes.command(folder), report) if command]
+    try:
+        made = " && ".join(command for command in (recipes.command(folder), report) if command)
+    except RecipeError as error:  # the numbers don't rest on it
+        made = f"{report}; the sweep's own description can't be read: {one_line(str(error))}"
     return (
         ("Law", _LAW),
         ("Window", _WINDOW),
@@ -59,7 +63,7 @@ def checklist(
         ("Machines", _machines(provenances)),
         ("Software of the runs", _software(provenances)),
         ("Software of the report", ", ".join(f"{name} {_version(name)}" for name in ("rlsweep", "numpy", "scipy"))),
-        ("Make it again", " && ".join(made)),
+        ("Make it again", made),
     )
 
 

@@ -1,6 +1,6 @@
 """What a reader must know before using a variant's numbers, in plain sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rlsweep.report.numbers import compute, listed, one_line, plural
 from rlsweep.report.rows import RunRow
@@ -18,7 +18,7 @@ _WINDOW = 1.25
 
 def of_runs(runs: Sequence[RunRow], step: int | None) -> list[str]:
     """Flags that the runs of one variant raise by themselves; `step` is the last one they share."""
-    flags = []
+    flags = [f"Seed {run.seed} has a damaged file, {each}." for run in runs for each in run.damage]
     measured = [run for run in runs if run.measured]
     if measured and len(measured) < len(runs):
         flags.append(f"Only {len(measured)} of {plural(len(runs), 'seed')} {_has(len(measured))} an evaluation.")
@@ -36,7 +36,33 @@ def of_runs(runs: Sequence[RunRow], step: int | None) -> list[str]:
     cut = max((run.truncated for run in runs if run.truncated is not None), default=0.0)
     if cut > TRUNCATION_WARNING:
         flags.append(f"{cut:.0%} of responses hit the token limit; above 10% runs tend to become unstable.")
+    worst = max((run.most_truncated for run in runs if run.most_truncated is not None), default=0.0)
+    if cut <= TRUNCATION_WARNING < worst:
+        flags.append(
+            f"Up to {worst:.0%} of responses hit the token limit on the way, {cut:.0%} by the end; above 10% runs tend "
+            "to become unstable."
+        )
+    failed = [run for run in runs if run.verifier_errors]
+    if failed:
+        count = sum(run.verifier_errors for run in failed)
+        flags.append(
+            f"{_seeds(failed)}: the verifier raised, hung or returned no outcome on {plural(count, 'response')}; "
+            f"{'it counts' if count == 1 else 'they count'} as unparseable."
+        )
     return flags
+
+
+def of_the_same(ours: Sequence[RunRow], others: Mapping[str, Sequence[RunRow]]) -> list[str]:
+    """A flag for the variants whose runs of the same seeds have the very same evaluations, wherever both have one."""
+    same: dict[tuple[int, ...], list[str]] = {}
+    for name, theirs in others.items():
+        if seeds := _the_same(ours, theirs):
+            same.setdefault(seeds, []).append(one_line(name))
+    return [
+        f"Its evaluations are those of {listed(names)}, prompt for prompt ({_named('seed', seeds)}): the difference "
+        "changed nothing in these runs."
+        for seeds, names in same.items()
+    ]
 
 
 def against_base(
@@ -91,8 +117,23 @@ def of_machines(ours: Sequence[Provenance], base: Sequence[Provenance], unit: st
     return flags
 
 
+def _the_same(ours: Sequence[RunRow], theirs: Sequence[RunRow]) -> tuple[int, ...]:
+    """The seeds that both have, none where the evaluations of one differ or where there is none after the start."""
+    seeds = []
+    for one, other in ((one, other) for one in ours for other in theirs if one.seed == other.seed):
+        steps = one.marks.keys() & other.marks.keys()
+        if max(steps, default=0) == 0 or any(one.marks[step] != other.marks[step] for step in steps):
+            return ()
+        seeds.append(one.seed)
+    return tuple(seeds)
+
+
 def _seeds(runs: Sequence[RunRow]) -> str:
-    return f"Seed{'s' * (len(runs) > 1)} {listed([str(run.seed) for run in runs])}"
+    return _named("Seed", [run.seed for run in runs])
+
+
+def _named(noun: str, numbers: Sequence[int]) -> str:
+    return f"{noun}{'s' * (len(numbers) > 1)} {listed([str(number) for number in numbers])}"
 
 
 def _has(count: int) -> str:

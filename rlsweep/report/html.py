@@ -6,6 +6,7 @@ from rlsweep.report import plots
 from rlsweep.report.cells import DIFFERENCE_HEADINGS, RUN_HEADINGS, cells, differences, headings, run_cells
 from rlsweep.report.numbers import one_line, tick
 from rlsweep.report.rows import Report, VariantRow
+from rlsweep.report.samples import shown
 from rlsweep.report.style import looks
 from rlsweep.report.words import answer, sentence, standings
 
@@ -45,6 +46,8 @@ def to_html(report: Report) -> str:
         beyond=tick(plots.BEYOND),
         run_headings=RUN_HEADINGS,
         runs=[(styles[row.name], run, run_cells(run, report.unit)) for row in report.variants for run in row.runs],
+        written=[row for row in report.variants if row.samples is not None],
+        shown=shown,
         difference_headings=DIFFERENCE_HEADINGS,
         differences=differences(report),
     )

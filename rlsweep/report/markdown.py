@@ -21,6 +21,9 @@ def to_markdown(report: Report) -> str:
         lines += [f"  - {_text(flag)}" for flag in row.flags]
     lines += ["", "## Runs", ""]
     lines += _table(RUN_HEADINGS, (run_cells(run, report.unit) for row in report.variants for run in row.runs))
+    written = [(row.name, row.samples) for row in report.variants if row.samples is not None]
+    lines += ["", "## What the models wrote", ""] if written else []
+    lines += [f"- {_text(name)}: `{found.command}`, in {_text(found.path)}" for name, found in written]
     lines += ["", "## Differences", ""]
     different = differences(report)
     lines += _table(DIFFERENCE_HEADINGS, different) if different else ["None."]

@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlsweep.errors import RecipeError
 from rlsweep.recipe.nodes import Node, Scalar, read_file
 from rlsweep.store.layout import SweepFolder
 
@@ -20,6 +22,15 @@ def leaves(path: Path) -> dict[str, Scalar]:
     for key, value in _entries(path).items():
         found |= {f"{key}.{name}": leaf for name, leaf in value.items()} if isinstance(value, dict) else {key: value}
     return found
+
+
+def of_first(paths: Sequence[Path]) -> dict[str, Scalar]:
+    """The leaves of the first of the files that there is and that can be read; empty where there is none."""
+    for path in paths:
+        with suppress(RecipeError):
+            if found := leaves(path):
+                return found
+    return {}
 
 
 def differing(ours: Mapping[str, Scalar], base: Mapping[str, Scalar]) -> list[str]:

@@ -7,6 +7,7 @@ from rlsweep.law.compare import Comparison
 from rlsweep.law.curve import Curve
 from rlsweep.law.fit import Fit, Quantity
 from rlsweep.recipe.nodes import Scalar
+from rlsweep.report.samples import Excerpt
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class RunRow:
     """As `rlsweep status` gives it: waiting, running, finished, interrupted, failed, diverged or lost."""
     reason: str
     step: int
-    """Newest step in the journal."""
+    """Newest step in the journal; where that is damaged, the step that the run is known to have reached."""
     wanted_steps: int
     attempts: int
     curve: Curve
@@ -34,6 +35,15 @@ class RunRow:
     """Share of responses cut at the token limit: the last evaluation, or training since the one before if larger."""
     interrupted: float | None
     """Share of responses whose reasoning was interrupted, in the last evaluation."""
+    most_truncated: float | None
+    """The largest share cut at the token limit: in an evaluation, or in training between two of them."""
+    verifier_errors: int
+    """Responses that count as unparseable because the verifier failed on them."""
+    marks: Mapping[int, int]
+    """Step -> hash of the evaluation made there, down to each prompt's successes; not of those where all answers were
+    right or all wrong, which look alike for other reasons."""
+    damage: tuple[str, ...]
+    """What is wrong with its files, one sentence each without a full stop; what they hold is then left out."""
 
     @property
     def measured(self) -> bool:
@@ -63,6 +73,8 @@ class VariantRow:
     """Mean over seeds of the evaluation at the last step they share, with a 90% interval."""
     flags: tuple[str, ...]
     """Plain sentences."""
+    samples: Excerpt | None
+    """What the model of its first seed with samples wrote; None where there are none."""
 
     @property
     def curves(self) -> tuple[Curve, ...]:

@@ -40,7 +40,7 @@ def excerpt(root: Root, runs: Sequence[RunFolder]) -> Excerpt | None:
         return None
     try:
         every = samples.read(file)
-    except RlsweepError:
+    except (RlsweepError, OSError):
         every = []  # `command` says what is wrong with the file; the numbers don't rest on it
     chosen: list[Sample] = []
     for is_kind in _KINDS:

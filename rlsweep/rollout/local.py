@@ -1,19 +1,19 @@
 """The engine in the trainer's process: a batched sampler with a KV cache, for any causal model of `transformers`."""
 
 import copy
+import time
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from rlsweep.model.head import body, head_logits
+from rlsweep.model.context import Context
+from rlsweep.model.head import head_logits
 from rlsweep.rollout.protocol import Group, Interruption, Request, Rollout
 
 ROWS = 2048
 """Most rollouts that are sampled side by side."""
-COMPACT_BELOW = 0.8
-"""Finished rows are taken out of the cache once so few are left: a copy costs about as much as a step of the rest."""
 
 
 class LocalEngine:
@@ -29,9 +29,11 @@ class LocalEngine:
         self._interruption = interruption
         self._version = 0
         self._finished: list[Group] = []
+        self._busy = 0.0
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Sample at once, from what was published last: what is admitted at version v is sampled by version v."""
+        began = time.monotonic()
         waiting = list(requests)
         while waiting:
             chosen = [waiting.pop(0)]
@@ -41,6 +43,7 @@ class LocalEngine:
                 rows += waiting[0].count
                 chosen.append(waiting.pop(0))
             self._finished.extend(self._sample(chosen))
+        self._busy += time.monotonic() - began
 
     def collect(self, *, wait: bool) -> list[Group]:
         """All groups since the last call; nothing is ever waited for."""
@@ -52,6 +55,11 @@ class LocalEngine:
         self._model.load_state_dict(model.state_dict())
         self._version = version
 
+    def busy(self) -> float:
+        """Seconds inside `submit` since the last call."""
+        busy, self._busy = self._busy, 0.0
+        return busy
+
     def close(self) -> None:
         """Drop what was not collected."""
         self._finished.clear()
@@ -59,50 +67,35 @@ class LocalEngine:
     @torch.inference_mode()
     def _sample(self, requests: list[Request]) -> list[Group]:
         block = _Block(requests, self._model.device)
-        cache = DynamicCache(config=self._model.config)
-        rows = torch.arange(len(block.owner), device=block.owner.device)
-        # A group's prompt is computed once, then each of its rollouts goes on from a copy.
-        hidden = self._forward(block.prompts, block.attention, cache)[block.owner]
-        cache.batch_select_indices(block.owner)
-        attention = block.attention[block.owner]
-        forced_left = torch.zeros_like(rows)
-        ended = torch.zeros_like(rows, dtype=torch.bool)
+        context = Context(self._model, self._dtype)
+        hidden = context.read_prompts([request.prompt for request in requests], block.owner.device)
+        # Rollouts of a prompt that have said the same so far are one row of the model: `row` [running].
+        running, row = torch.arange(len(block.owner), device=block.owner.device), block.owner
+        forced_left = torch.zeros_like(running)
+        ended = torch.zeros_like(running, dtype=torch.bool)
         for position in range(block.longest):
             logs = torch.log_softmax(head_logits(self._model, hidden, self._head_dtype) / requests[0].temperature, -1)
-            token = _draw(logs, block.noise[rows, position])
-            logprob = logs.gather(-1, token[:, None]).squeeze(-1)
+            token = _draw(logs[row], block.noise[running, position])
+            logprob = logs[row, token]
             forced = torch.zeros_like(ended)
             if self._interruption is not None:
-                forced, token, forced_left = self._force(block, rows, position, token, ended, forced_left)
+                forced, token, forced_left = self._force(block, running, position, token, ended, forced_left)
                 logprob = logprob.masked_fill(forced, 0.0)
-            block.record(rows, position, token, logprob, forced)
+            block.record(running, position, token, logprob, forced)
             if self._interruption is not None:
-                ended = ended | _ends_with(block.tokens[rows, : position + 1], self._interruption.end)
-            alive = block.finish(rows, position, stopped=(token == self._eos) & ~forced)
-            left = int(alive.sum())
-            if left == 0:
+                ended = ended | _ends_with(block.tokens[running, : position + 1], self._interruption.end)
+            alive = block.finish(running, position, stopped=(token == self._eos) & ~forced)
+            running, row, token = running[alive], row[alive], token[alive]
+            ended, forced_left = ended[alive], forced_left[alive]
+            if len(running) == 0:
                 break
-            attention = torch.cat([attention, attention.new_ones(len(attention), 1)], 1)
-            if left < COMPACT_BELOW * len(rows):
-                keep = alive.nonzero().squeeze(-1)
-                cache.batch_select_indices(keep)
-                token, attention, rows = token[keep], attention[keep], rows[keep]
-                ended, forced_left = ended[keep], forced_left[keep]
-            hidden = self._forward(token[:, None], attention, cache)
+            vocabulary = logs.shape[-1]
+            said, row = torch.unique(row * vocabulary + token, return_inverse=True)
+            before = said // vocabulary
+            if not torch.equal(before, torch.arange(len(hidden), device=before.device)):
+                context.select(before)
+            hidden = context.read((said % vocabulary)[:, None])[:, -1]
         return block.groups(self._version)
-
-    def _forward(self, ids: torch.Tensor, attention: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """Last hidden state [N, width] after `ids` [N, L], the newest columns of `attention` [N, all tokens so far]."""
-        places = (attention.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return body(
-            self._model,
-            self._dtype,
-            input_ids=ids,
-            attention_mask=attention,
-            position_ids=places,
-            past_key_values=cache,
-            use_cache=True,
-        )[:, -1]
 
     def _force(
         self,
@@ -124,30 +117,24 @@ class LocalEngine:
 
 
 class _Block:
-    """Requests that are sampled side by side: one row a prompt (left-padded) and, of what is sampled, one a rollout.
+    """Requests that are sampled side by side, and what is sampled, one row a rollout.
 
-    `owner` [rollouts] is the row of each rollout's prompt.
+    `owner` [rollouts] is the place of each rollout's request.
     """
 
     def __init__(self, requests: list[Request], device: torch.device):
         self.requests = requests
         counts = [request.count for request in requests]
-        width = max(len(request.prompt) for request in requests)
         self.longest = max(request.max_tokens for request in requests)
-        prompts = torch.zeros(len(requests), width, dtype=torch.long)
-        attention = torch.zeros(len(requests), width, dtype=torch.long)
         noise = np.ones((sum(counts), self.longest))
         at = 0
-        for row, request in enumerate(requests):
-            prompts[row, width - len(request.prompt) :] = torch.tensor(request.prompt)
-            attention[row, width - len(request.prompt) :] = 1
+        for request in requests:
             drawn = np.random.default_rng(request.seed).random((request.count, request.max_tokens))
             noise[at : at + request.count, : request.max_tokens] = drawn
             at += request.count
         never = (self.longest,)
         positions = [p for request in requests for p in (request.interrupt_at or never * request.count)]
         rows = len(positions)
-        self.prompts, self.attention = prompts.to(device), attention.to(device)
         self.owner = torch.repeat_interleave(torch.tensor(counts)).to(device)
         self.noise = torch.from_numpy(noise).to(device)
         self.limit = torch.tensor([request.max_tokens for request in requests], device=device)[self.owner]
@@ -157,23 +144,20 @@ class _Block:
         self.forced = torch.zeros(rows, self.longest, dtype=torch.bool, device=device)
         self.length = torch.zeros(rows, dtype=torch.long, device=device)
         self.stopped = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.running = torch.ones(rows, dtype=torch.bool, device=device)
 
     def record(
         self, rows: torch.Tensor, position: int, token: torch.Tensor, logprob: torch.Tensor, forced: torch.Tensor
     ) -> None:
-        """Write one token a row; rows that have finished but still stand in the cache write beyond their length."""
+        """Write one token of each of `rows`."""
         self.tokens[rows, position] = token
         self.logprobs[rows, position] = logprob
         self.forced[rows, position] = forced
 
     def finish(self, rows: torch.Tensor, position: int, *, stopped: torch.Tensor) -> torch.Tensor:
-        """Count the token of every row that is still running; which of `rows` go on."""
-        running = self.running[rows]
-        self.length[rows] = torch.where(running, position + 1, self.length[rows])
-        self.stopped[rows] = self.stopped[rows] | (running & stopped)
-        self.running[rows] = running & ~stopped & (position + 1 < self.limit[rows])
-        return self.running[rows]
+        """Count the token of each of `rows`; which of them go on."""
+        self.length[rows] = position + 1
+        self.stopped[rows] = stopped
+        return ~stopped & (position + 1 < self.limit[rows])
 
     def groups(self, version: int) -> list[Group]:
         """The finished rollouts."""
@@ -197,7 +181,7 @@ class _Block:
 
 def _draw(logs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """One token a row [N] by inverting the distribution function of `logs` [N, V] at `noise` [N] in [0, 1)."""
-    cumulated = logs.double().exp().cumsum(-1)
+    cumulated = logs.exp().cumsum(-1, dtype=torch.float64)
     wanted = noise * cumulated[:, -1]
     return torch.searchsorted(cumulated, wanted[:, None], right=True).squeeze(-1).clamp(max=logs.shape[-1] - 1)
 

@@ -67,5 +67,11 @@ class RolloutEngine(Protocol):
     def publish(self, version: int, model: torch.nn.Module) -> None:
         """What is sampled from here on comes from the weights of `model`, labelled `version`."""
 
+    def busy(self) -> float:
+        """Seconds spent sampling since the last call (the mean over devices, where there are several); waiting is none.
+
+        0 at first.
+        """
+
     def close(self) -> None:
         """End; outstanding requests are dropped."""

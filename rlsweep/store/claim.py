@@ -12,7 +12,7 @@ from typing import Any
 
 from rlsweep.errors import RlsweepError
 from rlsweep.store.attempts import identity, is_process, read_identity
-from rlsweep.store.files import write_json
+from rlsweep.store.files import naming, write_json
 
 _STALE_S = 3600.0
 """A holder on another host can't be asked whether it lives; after this long without a word it is taken for dead."""
@@ -49,14 +49,15 @@ class Claim:
         """The folder is filled beside and renamed, so that a claim never stands without its holder's name."""
         token = secrets.token_hex(8)
         beside = path.with_name(f".{path.name}.{token}")
-        beside.mkdir()
-        try:
-            write_json(beside / "holder.json", {**identity(os.getpid()), "token": token})
-            now = beside.stat().st_mtime  # by the clock of the file system, which dates the other claim too
-            if _rename(beside, path) or (_clear(path, now) and _rename(beside, path)):
-                return cls(path, token)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        with naming(path):
+            beside.mkdir()
+            try:
+                write_json(beside / "holder.json", {**identity(os.getpid()), "token": token})
+                now = beside.stat().st_mtime  # by the clock of the file system, which dates the other claim too
+                if _rename(beside, path) or (_clear(path, now) and _rename(beside, path)):
+                    return cls(path, token)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
         return None
 
     def refresh(self) -> None:

@@ -4,26 +4,33 @@ import errno
 import json
 import math
 import os
+import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rlsweep.errors import RlsweepError
 
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE)
+_RUST = re.compile(r"\(os error (\d+)\)")  # how safetensors and tokenizers tell an error number
+
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data`; on any error the old file stands as it was."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with naming(path):
+        try:
+            with open(beside, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -37,16 +44,52 @@ def write_json(path: Path, obj: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file. FileNotFoundError where there is none, RlsweepError where it is not JSON."""
+    """Content of a JSON file. FileNotFoundError where there is none, RlsweepError where it isn't JSON or unreadable."""
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RlsweepError(f"{path}: not valid JSON ({error})") from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RlsweepError(describe(error)) from error
+
+
+def describe(error: OSError | RlsweepError) -> str:
+    """What a person should read of an error: which file, and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror:
+        what = error.strerror.lower()
+        return what if error.filename is None else f"{error.filename}: {what}"
+    return str(error)
 
 
 def encode(obj: object, *, indent: int | None = None) -> str:
     """`obj` as JSON, keys in their order. Numbers that are not finite become null: JSON has none."""
     return json.dumps(_finite(obj), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the disk name the file that a person knows: a write names none, a rename the file beside."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def disk_fault(error: BaseException) -> str | None:
+    """What the disk refused (it is full, read-only, broken), in words, whatever a library made of it; else None."""
+    below: BaseException | None = error
+    while below is not None:
+        if isinstance(below, OSError) and below.errno in _OF_THE_DISK:
+            return describe(below)
+        told = _RUST.search(str(below))
+        if told and int(told[1]) in _OF_THE_DISK:
+            return os.strerror(int(told[1])).lower()
+        below = below.__cause__ or below.__context__
+    return None
 
 
 def sync_folder(path: Path) -> None:

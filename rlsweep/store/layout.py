@@ -1,6 +1,7 @@
 """Where everything lies under one root; readable without rlsweep."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,11 @@ class Root:
         """Embedded models, by a hash of all that makes them."""
         return self.path / "models"
 
+    @property
+    def option(self) -> str:
+        """What a command needs behind it to mean this root: ` --root ...`, nothing where it is the one meant anyway."""
+        return "" if find_root(None) == self else f" --root {shlex.quote(str(self.path))}"
+
     def sweep(self, name: str) -> SweepFolder:
         """Folder of a sweep, made or not. UsageError where the name can't be the name of a folder."""
         if not name or name.startswith(".") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
@@ -116,9 +122,17 @@ class Root:
 
 
 def find_root(option: str | None) -> Root:
-    """The root meant by `--root`, else by RLSWEEP_ROOT, else ./rlsweep-out. Absolute; not made."""
+    """The root meant by `--root`, else by RLSWEEP_ROOT, else ./rlsweep-out. Absolute; not made.
+
+    UsageError where its path isn't UTF-8: neither safetensors nor SQLite opens such a file.
+    """
     chosen = option or os.environ.get("RLSWEEP_ROOT") or DEFAULT_ROOT
-    return Root(Path(chosen).expanduser().absolute())
+    path = Path(chosen).expanduser().absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the root {str(path)!r} can't be used: its path is not UTF-8; choose another") from error
+    return Root(path)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store.files import sync_folder
+from rlsweep.store.files import naming, sync_folder
 from rlsweep.store.layout import SweepFolder
 from rlsweep.store.rows import Row, append_bytes, open_for_append, read_rows, to_line
 
@@ -36,13 +36,14 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
     "steps"}` or `{"kind": "attempt", "time", "run_key", "attempt"}`.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
-    descriptor = open_for_append(folder.ledger)
-    try:
-        append_bytes(descriptor, b"".join(to_line(row) for row in rows))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_folder(folder.path)
+    with naming(folder.ledger):
+        descriptor = open_for_append(folder.ledger)
+        try:
+            append_bytes(descriptor, b"".join(to_line(row) for row in rows))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_folder(folder.path)
 
 
 def intents(folder: SweepFolder) -> list[Intent]:

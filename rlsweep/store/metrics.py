@@ -26,17 +26,29 @@ METRICS: dict[str, Metric] = {
     ),
     "train/groups_generated": Metric("groups", "groups that arrived for the step"),
     "train/groups_trained": Metric("groups", "groups left after all filters"),
-    "train/groups_zero_variance": Metric("groups", "groups whose rollouts were all right or all wrong"),
+    "train/groups_zero_variance": Metric(
+        "groups", "groups whose rollouts were all right or all wrong, dropped unless the recipe keeps them"
+    ),
     "train/response_tokens": Metric("tokens", "mean length of a response, before any filter"),
     "train/truncated": Metric("fraction", "share of rollouts cut off at the token limit"),
     "train/interrupted": Metric("fraction", "share of rollouts whose thinking was ended by the interruption phrase"),
+    "train/verifier_errors": Metric(
+        "rollouts", "rollouts on which the verifier raised, hung or returned no outcome; they count as unparseable"
+    ),
     "train/lag_mean": Metric("versions", "mean age of trained tokens, in policy versions"),
     "train/lag_max": Metric("versions", "age of the oldest trained token, in policy versions"),
     "curriculum/epoch": Metric("epochs", "epoch of the batch that was admitted last, counted from 0"),
     "curriculum/exclusion_lifted": Metric("0 or 1", "1 where all prompts are asked because all would be left out"),
-    "curriculum/excluded_prompts": Metric("prompts", "prompts left out because the policy solves them reliably"),
+    "curriculum/excluded_prompts": Metric(
+        "prompts", "prompts that no-positive-resampling leaves out of the epoch: none of their groups is asked for"
+    ),
     "time/generation_s": Metric("s", "wall time of the step that the trainer spent on or waiting for rollouts"),
     "time/training_s": Metric("s", "wall time of the step spent on loss, optimizer and publishing weights"),
+    "time/generation_busy_s": Metric(
+        "s", "seconds that the engine was sampling since the row before, whether or not the trainer waited for it"
+    ),
+    "time/training_busy_s": Metric("s", "seconds of the step inside filters, loss, backward pass and optimizer"),
+    "time/evaluation_busy_s": Metric("s", "seconds that the engine was sampling for the evaluation"),
     "clock/samples": Metric("rollouts", "rollouts generated for training since step 0"),
     "clock/tokens": Metric("tokens", "tokens generated for training since step 0"),
     "clock/flops": Metric("FLOP", "floating-point operations of generation and training since step 0"),
@@ -51,6 +63,9 @@ METRICS: dict[str, Metric] = {
     "evaluation/response_tokens": Metric("tokens", "mean length of a response in the evaluation"),
     "evaluation/truncated": Metric("fraction", "share of responses of the evaluation cut off at the token limit"),
     "evaluation/interrupted": Metric("fraction", "share of responses of the evaluation that were interrupted"),
+    "evaluation/verifier_errors": Metric(
+        "rollouts", "responses of the evaluation on which the verifier raised, hung or returned no outcome"
+    ),
 }
 
 

@@ -47,6 +47,8 @@ def read(run: RunFolder) -> Outcome | None:
         outcome = Outcome(**found)
     except TypeError as error:
         raise RlsweepError(f"{run.outcome}: not an outcome ({error})") from error
+    if not isinstance(outcome.step, int) or not isinstance(outcome.attempt, int | None):
+        raise RlsweepError(f"{run.outcome}: not an outcome (step and attempt must be numbers)")
     if outcome.state not in get_args(State):
         raise RlsweepError(f"{run.outcome}: state {outcome.state!r} is not valid; valid: {', '.join(get_args(State))}")
     return outcome

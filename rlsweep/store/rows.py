@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store.files import encode
+from rlsweep.store.files import describe, encode
 
 Row = dict[str, Any]
 
@@ -56,10 +56,13 @@ def whole_rows(data: bytes) -> Iterator[bytes]:
 
 
 def parse(line: bytes) -> Row | None:
-    """One row, or None where the line is not a whole JSON object, or a journal's row without step or metrics."""
+    """One row, or None where the line is not a whole JSON object, or a journal's row without step or metrics.
+
+    A metric that is no number makes it none either.
+    """
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(row, dict):
         return None
@@ -70,6 +73,8 @@ def parse(line: bytes) -> Row | None:
         return None
     if isinstance(metrics, dict):
         row["metrics"] = {name: float("nan") if value is None else value for name, value in metrics.items()}
+        if not all(isinstance(value, int | float) for value in row["metrics"].values()):
+            return None
     return row
 
 
@@ -106,8 +111,10 @@ def append_bytes(descriptor: int, data: bytes) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Content of a file, empty where there is none."""
+    """Content of a file, empty where there is none. RlsweepError where it can't be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return b""
+    except OSError as error:
+        raise RlsweepError(describe(error)) from error

@@ -11,15 +11,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from rlsweep.errors import RlsweepError
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.recipe.schema import Recipe
 from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.attempts import Attempt, Superseded
-from rlsweep.store.files import read_json, write_json
+from rlsweep.store.files import describe, disk_fault, read_json, write_json
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import DIVERGED, SAVED, Outcome
 
@@ -43,11 +45,17 @@ def main() -> int:
         attempts.record_process(attempt)
         return _train(recipe, run, attempt, started)
     except Superseded as error:
-        print(f"rlsweep: {error}", file=sys.stderr)
+        _say(f"rlsweep: {error}", sys.stderr)
         return 1
     except RlsweepError as error:
-        print(f"rlsweep: {error}", file=sys.stderr)
+        _say(f"rlsweep: {error}", sys.stderr)
         return error.exit_code
+    except Exception as error:
+        fault = disk_fault(error)
+        if fault is None:
+            raise
+        _say(f"rlsweep: {fault}", sys.stderr)
+        return 1
 
 
 def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> int:
@@ -61,15 +69,19 @@ def _train(recipe: Recipe, run: RunFolder, attempt: Attempt, started: float) -> 
         raise
     except Exception as error:
         # Whatever it was, the folder must say that this attempt has failed and why; the traceback is in its log.
-        reached = checkpoints.newest(run)
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        outcome.write(run, Outcome("failed", reached.step if reached else 0, reason, attempt.number))
-        if isinstance(error, RlsweepError):
+        told = disk_fault(error) or (str(error) if isinstance(error, RlsweepError) else None)
+        reached = checkpoints.resumable(run)
+        reason = (told or f"{type(error).__name__}: {error}").splitlines()[0]
+        try:
+            outcome.write(run, Outcome("failed", reached.step if reached else 0, reason, attempt.number))
+        except OSError as unwritten:
+            _say(f"rlsweep: that this attempt failed could not be noted: {describe(unwritten)}", sys.stderr)
+        if told:
             raise
         traceback.print_exc()
         return 1
     outcome.write(run, replace(ended, attempt=attempt.number))
-    print(f"{ended.state} at step {ended.step}: {ended.reason}", flush=True)
+    _say(f"{ended.state} at step {ended.step}: {ended.reason}")
     return {"finished": 0, "interrupted": SAVED, "diverged": DIVERGED}[ended.state]
 
 
@@ -80,20 +92,38 @@ def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: Callable[[], bo
     from rlsweep.train.provenance import collect
     from rlsweep.train.state import build
 
-    threads = recipe.execution.threads
-    if run.provenance.exists():
-        threads = read_json(run.provenance)["threads"]  # the thread count belongs to the run, not to the attempt
+    threads = _threads(recipe, run)
     torch.set_num_threads(threads)
     made_with = collect(threads, recipe.execution.device)
     write_json(run.provenance, made_with)
     write_json(attempt.provenance, made_with)  # a run may go on with other code, on another machine
-    state, length = build(recipe, run, attempt, lambda: _source(recipe, run), started)
-    say = f"one process, {state.accelerator.distributed_type}, {state.accelerator.device}, {threads} thread(s)"
-    print(f"attempt {attempt.number} from step {state.step}: {say}", flush=True)
+    state, length = build(recipe, run, attempt, lambda: _source(recipe, run), started, _say)
+    how = f"one process, {state.accelerator.distributed_type}, {state.accelerator.device}, {threads} thread(s)"
+    _say(f"attempt {attempt.number} from step {state.step}: {how}")
     try:
-        return train(state, length, stop, lambda text: print(text, flush=True))
+        if stop():
+            return Outcome("interrupted", state.step, "asked to stop before its first step")
+        return train(state, length, stop, _say)
     finally:
         state.engine.close()
+
+
+def _threads(recipe: Recipe, run: RunFolder) -> int:
+    """The thread count belongs to the run, not to the attempt: sums depend on it in their last bits."""
+    for path in (run.provenance, *(earlier.provenance for earlier in reversed(attempts.every(run)))):
+        try:
+            return int(read_json(path)["threads"])
+        except FileNotFoundError:
+            continue
+        except (RlsweepError, KeyError, TypeError, ValueError):
+            _say(f"warning: {path} is damaged; how many threads the run has is taken from elsewhere")
+    return recipe.execution.threads
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """A line of the log. A run doesn't end because the disk that its log is on is full."""
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
 
 
 def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from rlsweep.rollout.protocol import Group, Request, Rollout, RolloutEngine
 from rlsweep.tasks.protocol import Outcome, Prompt, Task
 from rlsweep.train.admission import admissible
 from rlsweep.train.curriculum import PromptStream
+from rlsweep.train.grading import Failures, Verifier
 from rlsweep.train.randomness import generator
 
 
@@ -25,6 +26,8 @@ class Graded:
     prompt: tuple[int, ...]
     rollouts: tuple[Rollout, ...]
     outcomes: tuple[Outcome, ...]
+    verifier_errors: int = 0
+    """Rollouts that are unparseable because the verifier failed on them."""
 
     @property
     def correct(self) -> int:
@@ -36,7 +39,7 @@ class Tokens:
 
     def __init__(self, tokenizer: Any, task: Task):
         self.tokenizer = tokenizer
-        self._task = task
+        self._verifier = Verifier(task, lambda text: print(text, flush=True))
         self.eos: int = tokenizer.eos_token_id
         # A prompt is asked for again when its batch is submitted, counted and graded, and in the next epoch.
         self.encode = lru_cache(maxsize=8192)(self._encode)
@@ -45,11 +48,19 @@ class Tokens:
         """Token ids of `text` without special tokens."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def grade(self, prompt: Prompt, rollout: Rollout) -> Outcome:
-        """The verifier's outcome of one rollout."""
-        stopped = rollout.finish == "stop"
-        text = self.tokenizer.decode(rollout.tokens[:-1] if stopped else rollout.tokens)
-        return self._task.grade(prompt, text, stopped=stopped)
+    def response(self, rollout: Rollout) -> str:
+        """What the verifier reads of a rollout: its text without the end-of-sequence token."""
+        text: str = self.tokenizer.decode(rollout.tokens[:-1] if rollout.finish == "stop" else rollout.tokens)
+        return text
+
+    def grade(self, prompt: Prompt, rollout: Rollout, failures: Failures) -> Outcome:
+        """The verifier's outcome of one rollout; where it fails, `failures` count it."""
+        text, stopped = self.response(rollout), rollout.finish == "stop"
+        return self._verifier.grade(prompt, text, stopped=stopped, failures=failures)
+
+    def answer(self, rollout: Rollout) -> str | None:
+        """The answer that the verifier finds in a rollout; None where it finds none or fails."""
+        return self._verifier.answer(self.response(rollout))
 
 
 def requests(
@@ -103,14 +114,18 @@ class Intake:
         self._keep(engine.collect(wait=False))
 
     def take(self, engine: RolloutEngine, needed: range, batch: int) -> list[Graded]:
-        """Wait until the batches of `needed` are finished, then hand over `batch`, in the order it was asked."""
+        """Wait until the batches of `needed` are finished, then hand over `batch`, in the order it was asked.
+
+        RlsweepError where the verifier fails on too many of its responses.
+        """
         while any(id_ not in self._groups for other in needed for id_ in self._ids(other) if other in self._asked):
             self.collect(engine)
         graded = []
+        failures = Failures("step", self._recipe.batch.prompts * self._recipe.batch.rollouts)
         for index, id_ in zip(self._asked.pop(batch), self._ids(batch), strict=True):
-            rollouts = self._groups.pop(id_).rollouts
-            outcomes = tuple(self._tokens.grade(self._task.prompt(index), rollout) for rollout in rollouts)
-            graded.append(Graded(index, self._prompt(index), rollouts, outcomes))
+            rollouts, before = self._groups.pop(id_).rollouts, failures.count
+            outcomes = tuple(self._tokens.grade(self._task.prompt(index), rollout, failures) for rollout in rollouts)
+            graded.append(Graded(index, self._prompt(index), rollouts, outcomes, failures.count - before))
         return graded
 
     def collect(self, engine: RolloutEngine) -> list[Group]:

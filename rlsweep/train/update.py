@@ -1,7 +1,7 @@
 """One optimizer step on a batch of graded groups: filters, advantages, weights, micro-batches, gradient."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +9,9 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import PreTrainedModel
 
+from rlsweep.model.context import SharedPrompts, can_share_prompts
 from rlsweep.model.logprobs import pack, response_logprobs
+from rlsweep.model.padding import padded
 from rlsweep.recipe.schema import Recipe
 from rlsweep.rollout.protocol import Rollout
 from rlsweep.train.advantages import advantages, zero_variance
@@ -17,6 +19,10 @@ from rlsweep.train.aggregation import aggregate, weights
 from rlsweep.train.intake import Graded
 from rlsweep.train.losses import LossStatistics, is_sequence_loss, policy_loss
 from rlsweep.train.rewards import correct, reward
+
+SHARED_FROM = 0.2
+"""Share of a batch's tokens, all in repeated prompts, from which each prompt is computed only once: attention to what
+is computed already needs a mask, and that costs the more the longer responses are."""
 
 
 class Diverged(Exception):
@@ -45,7 +51,9 @@ def select(recipe: Recipe, groups: Sequence[Graded]) -> tuple[TrainingBatch, dic
     """
     outcomes = [outcome for group in groups for outcome in group.outcomes]
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    if not all(math.isfinite(sum(rollout.logprobs)) for rollout in rollouts):
+    # What stands at forced tokens counts for nothing, here as in the loss.
+    sampled = [sum(v for v, forced in zip(r.logprobs, r.forced, strict=True) if not forced) for r in rollouts]
+    if not all(map(math.isfinite, sampled)):
         raise Diverged("the policy's log-probabilities are not finite")
     group_index = torch.tensor([place for place, group in enumerate(groups) for _ in group.rollouts])
     rewards = reward(recipe.reward, recipe.length, outcomes, [len(rollout.tokens) for rollout in rollouts])
@@ -75,6 +83,7 @@ def select(recipe: Recipe, groups: Sequence[Graded]) -> tuple[TrainingBatch, dic
         "train/response_tokens": sum(len(rollout.tokens) for rollout in rollouts) / len(rollouts),
         "train/truncated": sum(rollout.finish == "length" for rollout in rollouts) / len(rollouts),
         "train/interrupted": sum(True in rollout.forced for rollout in rollouts) / len(rollouts),
+        "train/verifier_errors": sum(group.verifier_errors for group in groups),
     }
 
 
@@ -92,19 +101,27 @@ def update(
     """
     if not batch.rollouts:
         return {"train/loss": 0.0, "train/lr": learning_rate(recipe, version)}
-    statistics, loss_sum, entropy_sum = LossStatistics(), 0.0, 0.0
+    statistics, loss_sum, entropy_sum, device = LossStatistics(), 0.0, 0.0, accelerator.device
+    shared = None
+    if shares_prompts(batch, recipe.execution.microbatch_tokens) and can_share_prompts(model):
+        shared = SharedPrompts(model, recipe.model.dtype, batch.prompts, device)
     for rows in micro_batches(batch, recipe.execution.microbatch_tokens):
-        rollouts = [batch.rollouts[row] for row in rows]
-        packed = pack([batch.prompts[row] for row in rows], [r.tokens for r in rollouts], accelerator.device)
+        equal = equal_rows(batch, rows)
+        firsts = [copies[0] for copies in equal]
+        packed = pack([batch.prompts[row] for row in firsts], [batch.rollouts[row].tokens for row in firsts], device)
         logp, entropy = response_logprobs(
             model,
             packed,
             temperature=recipe.sampling.temperature,
             dtype=recipe.model.dtype,
             head_dtype=recipe.model.head_dtype,
+            shared=shared,
         )
-        behaviour = _padded([r.logprobs for r in rollouts], logp)
-        mask = packed.valid & ~_padded([r.forced for r in rollouts], packed.valid)
+        copy = torch.repeat_interleave(torch.tensor(list(map(len, equal)))).to(device)
+        logp, entropy = logp[copy], entropy[copy]
+        rollouts = [batch.rollouts[row] for row in rows]
+        behaviour = padded([r.logprobs for r in rollouts], float).to(logp)
+        mask = packed.valid[copy] & ~padded([r.forced for r in rollouts], bool).to(device)
         loss, measured = policy_loss(recipe.loss, logp, behaviour, batch.advantage[rows].to(logp.device), mask)
         total = aggregate(loss, batch.weight[rows].to(logp.device))
         # Frameworks average gradients over ranks, while the weights already hold the whole batch's divisor.
@@ -112,6 +129,8 @@ def update(
         statistics = statistics.merge(measured)
         loss_sum += float(total.detach())
         entropy_sum += float(entropy[mask].sum())
+    if shared is not None:
+        shared.backward()
     norm = float(accelerator.clip_grad_norm_(model.parameters(), recipe.optimizer.grad_clip))
     if not math.isfinite(loss_sum) or not math.isfinite(norm):
         raise Diverged(f"loss {loss_sum}, gradient norm {norm} at step {version + 1}")
@@ -119,14 +138,15 @@ def update(
         group["lr"] = learning_rate(recipe, version)
     optimizer.step()
     optimizer.zero_grad()
-    lags = [(version - v, end - start) for r in batch.rollouts for v, start, end in r.versions]
+    # Forced tokens are trained on nowhere: they have no age.
+    lags = [(version - v, r.forced[start:end].count(False)) for r in batch.rollouts for v, start, end in r.versions]
     return {
         "train/loss": loss_sum,
         "train/grad_norm": norm,
         "train/lr": learning_rate(recipe, version),
         "train/entropy": entropy_sum / max(statistics.tokens, 1),
-        "train/lag_mean": sum(lag * tokens for lag, tokens in lags) / sum(tokens for _, tokens in lags),
-        "train/lag_max": max(lag for lag, _ in lags),
+        "train/lag_mean": sum(lag * tokens for lag, tokens in lags) / max(sum(tokens for _, tokens in lags), 1),
+        "train/lag_max": max((lag for lag, tokens in lags if tokens), default=0),
         **statistics.metrics(),
     }
 
@@ -136,20 +156,33 @@ def learning_rate(recipe: Recipe, version: int) -> float:
     return recipe.optimizer.lr * min(1.0, (version + 1) / max(recipe.optimizer.warmup_steps, 1))
 
 
+def shares_prompts(batch: TrainingBatch, most_tokens: int) -> bool:
+    """Whether prompts are computed once for the whole batch: it saves enough, and they fit a micro-batch."""
+    prompts = set(batch.prompts)
+    saved = sum(map(len, batch.prompts)) - sum(map(len, prompts))
+    return saved >= SHARED_FROM * batch.tokens and len(prompts) * max(map(len, prompts)) <= most_tokens
+
+
 def micro_batches(batch: TrainingBatch, most_tokens: int) -> list[list[int]]:
-    """Rows in micro-batches of at most `most_tokens` padded tokens (one row at least), like lengths together."""
+    """Rows in micro-batches of at most `most_tokens` padded tokens (one row at least), like lengths together.
+
+    Equal rows stand side by side and count as one.
+    """
     lengths = [len(p) + len(r.tokens) for p, r in zip(batch.prompts, batch.rollouts, strict=True)]
-    parts: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+    parts: list[list[list[int]]] = []
+    for copies in sorted(equal_rows(batch, range(len(lengths))), key=lambda rows: (-lengths[rows[0]], rows[0])):
         # Rows come longest first, so the first row of a part is its width.
-        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0]] <= most_tokens:
-            parts[-1].append(row)
+        if parts and (len(parts[-1]) + 1) * lengths[parts[-1][0][0]] <= most_tokens:
+            parts[-1].append(copies)
         else:
-            parts.append([row])
-    return parts
+            parts.append([copies])
+    return [[row for copies in part for row in copies] for part in parts]
 
 
-def _padded(rows: Sequence[Sequence[float | bool]], like: torch.Tensor) -> torch.Tensor:
-    """Ragged rows as a tensor of the shape and type of `like`, zero beyond their ends."""
-    width = like.shape[1]
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=like.dtype, device=like.device)
+def equal_rows(batch: TrainingBatch, rows: Iterable[int]) -> list[list[int]]:
+    """`rows` with the same prompt and response together. Their log-probabilities are the same and computed once: the
+    lower the entropy, the more often the rollouts of a prompt are equal."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for row in rows:
+        found.setdefault((batch.prompts[row], batch.rollouts[row].tokens), []).append(row)
+    return list(found.values())

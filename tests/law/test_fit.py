@@ -241,7 +241,38 @@ def test_a_fall_at_the_end_is_flagged_and_identifies_nothing(end: float, word: s
     good = simulate(np.random.default_rng(8), n=40, C_mid=0.1, seed=1)
     for result in (fit(replace(curve, pass_rate=rates)), fit([good, replace(curve, pass_rate=rates)])):
         assert result.verdict == "not identified" and result.declines and result.more_compute is None
-        assert any(flag.startswith(f"Seed 0 {word}") for flag in result.flags)
+        found = [flag for flag in result.flags if flag.startswith(f"Seed 0 {word}")]
+        assert len(found) == 1 and "not to be believed" in found[0]
+
+
+def test_a_dip_on_the_way_identifies_nothing_either() -> None:
+    """Down by .25 and back, slowly: no single step is a drop, and the end is where it would have been."""
+    curve = simulate(np.random.default_rng(7), n=40, C_mid=0.1, seed_sd=0.0)
+    rates = curve.pass_rate - 0.25 * np.exp(-(((np.arange(41) - 20) / 4) ** 2))
+    whole, dipped = fit(curve), fit(replace(curve, pass_rate=rates))
+    assert whole.verdict == "identified" and dipped.verdict == "not identified" and not dipped.declines
+    found = [flag for flag in dipped.flags if flag.startswith("Seed 0 dips: the pass rate falls from 0.6")]
+    assert len(found) == 1 and found[0].endswith(
+        "on the way; the law only rises, so a fit through this is not to be believed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "word"),
+    [
+        ([0.5, 0.2], "collapses"),
+        ([0.2, 0.5, 0.1], "collapses"),
+        ([0.2, 0.5, 0.6, 0.46], "declines"),
+        ([0.2, 0.5, 0.6, 0.55], None),  # within 6 sd of .02
+        ([0.2, 0.1, 0.5], None),
+        ([0.5], None),
+    ],
+)
+def test_so_few_points_collapse_too(rates: list[float], word: str | None) -> None:
+    n = len(rates)
+    result = fit(Curve("v", 0, "flops", np.arange(float(n)), np.array(rates), np.full(n, 0.02**2)), draws=200)
+    found = [flag.split(":")[0] for flag in result.flags if "not to be believed" in flag]
+    assert found == ([f"Seed 0 {word}"] if word else []) and result.declines == bool(word)
 
 
 def test_a_real_collapse_is_flagged() -> None:
@@ -262,7 +293,7 @@ def test_no_gain_and_small_gain_and_one_seed_are_said() -> None:
 
 
 def test_no_false_alarm_on_learners() -> None:
-    words = ("collapse", "decline", "drops", "No gain", "Lack of fit")
+    words = ("collapse", "decline", "dips", "drops", "No gain", "Lack of fit")
     for number in range(15):
         result = fit(simulate(np.random.default_rng(100 + number), n=30, sd=0.012), draws=200)
         assert not [flag for flag in result.flags if any(word in flag for word in words)], number

@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +10,10 @@ from rlsweep.errors import UsageError
 from rlsweep.law.fit import WEAK_WIDTH
 from rlsweep.law.plan import TARGET_WIDTH
 from rlsweep.report.build import build
+from rlsweep.report.data import to_data
 from rlsweep.report.html import to_html
 from rlsweep.report.markdown import to_markdown
+from rlsweep.report.terminal import verdicts
 from rlsweep.store import attempts, ledger
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import Root, SweepFolder
@@ -94,6 +98,45 @@ def test_a_single_point_and_two(tmp_path: Path, make_sweep: Make, fake: Any, poi
     assert row.pass_rate is not None
     assert (row.fit is None) == (points == 1)
     assert "not identified" in to_html(build(root, "s"))
+
+
+def test_a_collapsed_run_is_not_believed(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    """Its law has no number anywhere, nothing is compared with it, and each face of the report says why."""
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=31, end=1e12), "a=1": fake(points=31, end=1e12)})
+    for each in ledger.wanted(folder):
+        journal = root.run(each.run_key).journal
+        rows = [json.loads(line) for line in journal.read_text().splitlines()]
+        if each.variant == "a=1":
+            for row in rows:
+                if row["kind"] == "evaluation" and row["step"] >= 200:
+                    row["counts"] = [0] * len(row["counts"])
+        journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = build(root, "s")
+    row = report.variants[1]
+    assert (report.variants[0].verdict, row.verdict) == ("identified", "not identified")
+    assert row.comparison is not None and row.comparison.ratio is None and not row.comparison.identified
+    assert to_data(report)["recipes"][1]["A"]["estimate"] is None
+    told = [flag for flag in row.flags if "not to be believed" in flag]
+    assert [flag.split(":")[0] for flag in told] == ["Seed 0 collapses", "Seed 1 collapses"]
+    for text in (to_html(report), to_markdown(report), "\n".join(verdicts(report, "")), str(to_data(report))):
+        assert "the law only rises, so a fit through this is not to be believed" in text
+
+
+def test_variants_with_the_same_evaluations_say_so(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=4), "a=1": fake(points=4), "a=2": fake(points=4)})
+    keys = {(each.variant, each.seed): each.run_key for each in ledger.wanted(folder)}
+    for seed in (0, 1):
+        shutil.copy(root.run(keys["base", seed]).journal, root.run(keys["a=2", seed]).journal)
+    found = build(root, "s").variants
+    told = [[flag for flag in row.flags if flag.endswith("changed nothing in these runs.")] for row in found]
+    same = "Its evaluations are those of {}, prompt for prompt (seeds 0 and 1): the difference "
+    assert [[flag.removesuffix("changed nothing in these runs.") for flag in flags] for flags in told] == [
+        [same.format("a=2")],
+        [],
+        [same.format("base")],
+    ]
 
 
 def test_what_differs_beyond_the_name_is_found_in_the_recipes(tmp_path: Path, make_sweep: Make, fake: Any) -> None:

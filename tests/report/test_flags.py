@@ -14,13 +14,18 @@ def run(
     end: float = 1e9,
     truncated: float | None = None,
     state: str = "finished",
+    most_truncated: float | None = None,
+    errors: int = 0,
+    marks: dict[int, int] | None = None,
+    damage: tuple[str, ...] = (),
 ) -> RunRow:
     at = np.arange(steps) * 10
     compute = np.linspace(0, end, steps)
     return RunRow(
         key="k", variant="v", seed=seed, state=state, reason="loss is nan.", step=int(at[-1]) if steps else 0,
         wanted_steps=20, attempts=1, curve=Curve("v", seed, "flops", compute, np.full(steps, 0.5), compute * 0, at),
-        compute=end, lost=0.0, sizes=(), truncated=truncated, interrupted=None,
+        compute=end, lost=0.0, sizes=(), truncated=truncated, interrupted=None, most_truncated=most_truncated,
+        verifier_errors=errors, marks=marks or {}, damage=damage,
     )  # fmt: skip
 
 
@@ -32,6 +37,59 @@ def test_a_clean_variant_raises_nothing() -> None:
 def test_truncation_above_ten_percent() -> None:
     assert flags.of_runs([run(0, truncated=0.02), run(1, truncated=0.12)], 20) == [
         "12% of responses hit the token limit; above 10% runs tend to become unstable."
+    ]
+
+
+def test_truncation_that_came_and_went() -> None:
+    assert flags.of_runs([run(0, truncated=0.02, most_truncated=0.1)], 20) == []
+    assert flags.of_runs(
+        [run(0, truncated=0.02, most_truncated=0.31), run(1, truncated=0.04, most_truncated=0.2)], 20
+    ) == [
+        "Up to 31% of responses hit the token limit on the way, 4% by the end; above 10% runs tend to become unstable."
+    ]
+    now = flags.of_runs([run(0, truncated=0.12, most_truncated=0.31)], 20)
+    assert len(now) == 1 and now[0].startswith("12% of responses")
+
+
+def test_verifiers_that_failed() -> None:
+    assert flags.of_runs([run(0, errors=1), run(1)], 20) == [
+        "Seed 0: the verifier raised, hung or returned no outcome on 1 response; it counts as unparseable."
+    ]
+    assert flags.of_runs([run(0, errors=1), run(2, errors=6)], 20) == [
+        "Seeds 0 and 2: the verifier raised, hung or returned no outcome on 7 responses; they count as unparseable."
+    ]
+
+
+def test_damaged_files_come_first() -> None:
+    found = flags.of_runs([run(0), run(1, steps=0, damage=("a.json: not JSON", "b: empty"))], 20)
+    assert found == [
+        "Seed 1 has a damaged file, a.json: not JSON.",
+        "Seed 1 has a damaged file, b: empty.",
+        "Only 1 of 2 seeds has an evaluation.",
+    ]
+
+
+def test_variants_that_differ_in_nothing_they_did() -> None:
+    """Seeds that both have must agree wherever both were measured, once after the start at least."""
+
+    def same(ours: list[dict[int, int]], theirs: list[dict[int, int]]) -> bool:
+        one, other = ([run(seed, marks=marks) for seed, marks in enumerate(each)] for each in (ours, theirs))
+        return bool(flags.of_the_same(one, {"x": other}))
+
+    assert same([{0: 5, 10: 6}], [{0: 5, 10: 6}])
+    assert same([{0: 5, 10: 6, 20: 7}], [{0: 5, 10: 6}])  # further, and the same so far
+    assert same([{10: 6}, {10: 8}], [{10: 6}])
+    assert not same([{0: 5}], [{0: 5}])  # before any training
+    assert not same([{0: 5, 10: 6}], [{0: 5, 10: 7}])
+    assert not same([{0: 5, 10: 6}], [{0: 4, 10: 6}])
+    assert not same([{10: 6}, {10: 8}], [{10: 6}, {10: 9}])
+    assert not same([{10: 6}], [{20: 6}])
+    assert not same([{10: 6}], [])
+    others = {"a\n|b": [run(0, marks={10: 6}), run(3, marks={10: 7})], "c": [run(0, marks={10: 6})], "d": [run(1)]}
+    end = "the difference changed nothing in these runs."
+    assert flags.of_the_same([run(0, marks={10: 6}), run(3, marks={10: 7})], others) == [
+        f"Its evaluations are those of a |b, prompt for prompt (seeds 0 and 3): {end}",
+        f"Its evaluations are those of c, prompt for prompt (seed 0): {end}",
     ]
 
 

@@ -63,6 +63,58 @@ def test_truncation_is_the_larger_of_evaluation_and_training(tmp_path: Path, mak
     assert read_run(run, seen, "flops").truncated == 0.6
 
 
+def test_truncation_at_its_worst(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    """The mean of training between two evaluations, so that one step says little, or an evaluation."""
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    assert read_run(run, seen, "flops").most_truncated is None
+    with Journal(run, attempts.claim(run)) as journal:
+        journal.append(evaluation(0, **{"evaluation/truncated": 0.1}))
+        journal.append(step(1, **{"train/truncated": 0.9}))
+        journal.append(step(2, **{"train/truncated": 0.3}))
+        journal.append(evaluation(2, **{"evaluation/truncated": 0.02}))
+        journal.append(step(3, **{"train/truncated": 0.01}))
+    assert read_run(run, seen, "flops").most_truncated == pytest.approx(0.6)
+    with Journal(run, attempts.newest(run) or attempts.claim(run)) as journal:
+        journal.append(step(4, **{"train/truncated": float("nan")}))
+        journal.append(evaluation(4, **{"evaluation/truncated": 0.7}))
+        journal.append(step(5, **{"train/truncated": 0.8}))  # since the last evaluation
+    assert read_run(run, seen, "flops").most_truncated == pytest.approx(0.8)
+    assert read_run(run, seen, "flops").truncated == pytest.approx(0.7)
+
+
+def test_verifier_errors_add_up(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    with Journal(run, attempts.claim(run)) as journal:
+        journal.append(evaluation(0, **{"evaluation/verifier_errors": 2}))
+        journal.append(step(1, **{"train/verifier_errors": 3}))
+        journal.append(step(2))  # of a version that didn't count them
+    assert read_run(run, seen, "flops").verifier_errors == 5
+
+
+def test_evaluations_are_marked_down_to_each_prompt(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    run = root.run(seen.run_key)
+    with Journal(run, attempts.claim(run)) as journal:
+        journal.append(evaluation(0))
+        journal.append(evaluation(1))
+        journal.append({**evaluation(2), "counts": [2, 1]})
+        journal.append(evaluation(3, **{"evaluation/response_tokens": 5.0}))
+        journal.append({**evaluation(4), "counts": [0, 0]})
+        journal.append({**evaluation(5), "counts": [2, 2]})
+        journal.append({**evaluation(6), "samples": 3})
+    marks = read_run(run, seen, "flops").marks
+    assert list(marks) == [0, 1, 2, 3, 6]  # all wrong and all right say nothing
+    assert marks[0] == marks[1] and len({marks[n] for n in (1, 2, 3, 6)}) == 4
+
+
 def test_steps_and_samples_are_axes_too(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=3, seeds=(0,))})

@@ -117,6 +117,49 @@ def test_samples_follow_the_distribution() -> None:
     assert edges.tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])
+def test_tokens_are_drawn_from_the_tempered_distribution(random_model_folder: str, temperature: float) -> None:
+    """Frequencies of the first token, and of the second after the likeliest first, within five standard deviations."""
+    count = 2000
+    request = Request(0, PROMPTS[0], count, 17, temperature, 2)
+    rollouts = sample(engine(random_model_folder), [request])[0].rollouts
+    model, _ = load_model(random_model_folder)
+    first = [r.tokens[0] for r in rollouts]
+    likeliest = max(set(first) - {1}, key=first.count)
+    second = [r.tokens[1] for r in rollouts if r.tokens[0] == likeliest]
+    assert len(second) > 100
+    for context, drawn in ((PROMPTS[0], first), ((*PROMPTS[0], likeliest), second)):
+        with torch.no_grad():
+            shares = torch.softmax(model(input_ids=torch.tensor([context])).logits[0, -1].double() / temperature, -1)
+        found = torch.bincount(torch.tensor(drawn), minlength=len(shares)) / len(drawn)
+        assert ((found - shares).abs() <= 5 * (shares * (1 - shares) / len(drawn)).sqrt() + 1 / len(drawn)).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("bfloat16", "bfloat16")]
+)
+def test_recorded_logprobs_are_the_trainers_in_any_precision(random_model_folder: str, dtype: str, head: str) -> None:
+    """One switch drives both sides: they agree better with each other than either does with float32. What is left
+    comes from sums in another order, with a cache and with padding, that round to the next bfloat16 number."""
+    model, _ = load_model(random_model_folder)
+    sampler = LocalEngine(model, eos=1, dtype=dtype, head_dtype=head)
+    groups = sample(sampler, asked(count=12))
+    prompts = [PROMPTS[i] for i, group in groups.items() for _ in group.rollouts]
+    rollouts = [rollout for group in groups.values() for rollout in group.rollouts]
+    packed = pack(prompts, [r.tokens for r in rollouts], "cpu")
+    recorded = torch.zeros(packed.targets.shape)
+    for row, rollout in enumerate(rollouts):
+        recorded[row, : len(rollout.tokens)] = torch.tensor(rollout.logprobs)
+
+    def gap(dtype: str, head: str) -> float:
+        with torch.no_grad():
+            logp, _ = response_logprobs(model, packed, temperature=1.0, dtype=dtype, head_dtype=head)
+        return float((logp - recorded)[packed.valid].abs().mean())
+
+    assert gap(dtype, head) < 0.7 * gap("float32", "float32")
+    assert gap("float32", "float32") > 1e-3
+
+
 def test_published_weights_and_versions_are_used_from_then_on(random_model_folder: str) -> None:
     sampler = engine(random_model_folder)
     first = sample(sampler, asked())

@@ -22,7 +22,7 @@ from typing import Any
 MOMENTS: dict[str, tuple[str, str, str]] = {
     # name: module, attribute (a dot reaches into a class), before | after | half
     "prompt": ("rlsweep.rollout.local", "LocalEngine.submit", "before"),
-    "generation": ("rlsweep.rollout.local", "LocalEngine._forward", "before"),
+    "generation": ("rlsweep.rollout.local", "_draw", "before"),
     "filters": ("rlsweep.train.loop", "select", "before"),
     "forward": ("rlsweep.train.update", "response_logprobs", "before"),
     "optimizer": ("torch.optim", "AdamW.step", "before"),

@@ -1,6 +1,7 @@
 """Advantages: the hand-checkable example, deviations over the right set, filters on raw outcomes."""
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -95,6 +96,20 @@ def test_zero_variance_reads_outcomes_and_no_reward() -> None:
             assert advantages("none", rewards, group)[6:].tolist() == [0, 0]
             assert zero_variance(correct(outcomes), group).tolist() == [True, True, False, True, True]
     assert advantages("none", reward(scales[0], penalty, outcomes, lengths), group)[0] > 0
+
+
+def test_zero_variance_equals_the_slow_reference() -> None:
+    """Random ragged groups, groups of one among them, in any order and with any numbers."""
+    rng = random.Random(0)
+    found = set()
+    for _ in range(200):
+        rollouts = [(rng.choice([-3, 0, 2, 7]), rng.random() < 0.7) for _ in range(rng.randint(1, 9))]
+        numbers = sorted({number for number, _ in rollouts})
+        expected = [len({right for other, right in rollouts if other == number}) == 1 for number in numbers]
+        group, right = (torch.tensor(each) for each in zip(*rollouts, strict=True))
+        assert zero_variance(right, group).tolist() == expected
+        found |= set(expected)
+    assert found == {True, False}
 
 
 def test_zero_variance_orders_groups_by_index() -> None:

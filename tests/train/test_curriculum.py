@@ -174,6 +174,49 @@ def test_no_prompt_twice_in_an_epoch_and_none_left_out(pool: int, sizes: list[in
         assert len(set(epoch)) == len(epoch)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    pool=st.integers(1, 8),
+    sizes=st.lists(st.integers(0, 6), max_size=12),
+    rates=st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=8, max_size=8),
+    threshold=st.sampled_from([None, 0.25, 0.5, 0.9, 1.0]),
+    late=st.integers(0, 3),
+)
+def test_equals_the_slow_reference(
+    pool: int, sizes: list[int], rates: list[float], threshold: float | None, late: int
+) -> None:
+    """Batches are observed `late` batches after they were asked. When the pool of an epoch is used up, the next one is
+    every prompt whose successes so far, out of its rollouts so far, fall short of the threshold; all if none does."""
+    stream = PromptStream(Curriculum(no_positive_resampling=threshold), pool, seed=2)
+    history: list[tuple[int, int, int]] = []
+    waiting: list[list[int]] = []
+    left, everyone, excluded = set(range(pool)), set(range(pool)), set[int]()
+    for size in sizes:
+        batch = stream.next_batch(size)
+        assert len(batch) == size
+        for prompt in batch:
+            if not left:
+                excluded = set()
+                for each in everyone:
+                    right = sum(correct for p, correct, _ in history if p == each)
+                    seen = sum(total for p, _, total in history if p == each)
+                    if threshold is not None and seen and right >= threshold * seen:
+                        excluded.add(each)
+                lifted = excluded == everyone
+                excluded = set() if lifted else excluded
+                left = everyone - excluded
+                assert stream.epoch > 0
+            left.remove(prompt)
+        if batch:
+            assert stream.excluded == excluded
+        waiting.append(batch)
+        if len(waiting) > late:
+            for prompt in waiting.pop(0):
+                # A quarter of 4, half of 4 and so on: no rounding.
+                stream.observe(prompt, int(4 * rates[prompt]), 4)
+                history.append((prompt, int(4 * rates[prompt]), 4))
+
+
 def test_state_of_another_pool_is_refused() -> None:
     state: Any = PromptStream(UNIFORM, 3, seed=0).state_dict()
     with pytest.raises(RlsweepError, match="knows 3 training prompts, the task has 4"):

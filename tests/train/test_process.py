@@ -26,6 +26,7 @@ from rlsweep.recipe.task import Registers
 from rlsweep.store import attempts, checkpoints, outcome, samples
 from rlsweep.store.journal import read_rows
 from rlsweep.store.layout import Root, RunFolder
+from rlsweep.train.__main__ import _threads
 
 
 @pytest.fixture()
@@ -192,6 +193,20 @@ def test_ppo_with_a_small_pool_and_exclusions_resumes_the_same(root: Root, small
     assert attempts.newest(run) == attempts.Attempt(run, 3)
     assert rows(run) == expected
     assert all(torch.equal(tensor, weights(run)[name]) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"threads": "many"}', "{}"])
+def test_the_runs_thread_count_survives_a_damaged_provenance(
+    root: Root, small_recipe: Recipe, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder(root, small_recipe)
+    first = attempts.claim(run)
+    first.provenance.write_text('{"threads": 3}')
+    run.provenance.write_text(content)
+    assert _threads(small_recipe, run) == 3 and "provenance.json is damaged" in capsys.readouterr().out
+    first.provenance.unlink()
+    run.provenance.unlink()
+    assert _threads(small_recipe, run) == 1 and not capsys.readouterr().out
 
 
 def test_asked_to_stop_it_saves_and_says_so(root: Root, small_recipe: Recipe, undisturbed: RunFolder) -> None:

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlsweep.recipe.length import Interrupt, NoLengthControl, Penalty
 from rlsweep.recipe.reward import Reward
@@ -23,6 +25,14 @@ def test_each_outcome_earns_its_own_reward(length: Any) -> None:
 def test_penalty_falls_over_the_ramp(tokens: int, penalty: float) -> None:
     length = Penalty(limit=100, ramp=40)
     assert reward(OPTIONS, length, ["correct"], [tokens]).tolist() == pytest.approx([2.0 + penalty])
+
+
+@given(limit=st.integers(2, 200), data=st.data(), tokens=st.integers(0, 300))
+def test_penalty_equals_the_slow_reference(limit: int, data: st.DataObject, tokens: int) -> None:
+    """Token by token: each one from limit - ramp on costs 1 / ramp more, until all of 1 is lost."""
+    ramp = data.draw(st.integers(1, limit))
+    lost = sum(1 / ramp for place in range(1, tokens + 1) if limit - ramp < place <= limit)
+    assert reward(OPTIONS, Penalty(limit=limit, ramp=ramp), ["correct"], [tokens]).item() == pytest.approx(2.0 - lost)
 
 
 def test_penalty_is_for_correct_responses_only() -> None:
