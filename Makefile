@@ -12,7 +12,7 @@ CLUSTER ?= local
 BIN := .venv/bin
 SWEEP := $(RECIPE) $(if $(SCALE),--scale $(SCALE)) $(if $(VARY),--vary '$(VARY)') --seeds $(SEEDS) --cluster $(CLUSTER)
 
-.PHONY: help demo test check plan ablate report status docs clean
+.PHONY: help demo test check plan ablate report status docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -41,6 +41,9 @@ status: .venv/installed ## say where the runs of the newest sweep are
 docs: .venv/installed ## write docs/cli.md and docs/metrics.md again
 	$(BIN)/python -m rlsweep.cli.reference > docs/cli.md && $(BIN)/python -m rlsweep.store.metrics > docs/metrics.md
 
+bench: .venv/bench-installed ## measure speed and memory, against TRL too, and write docs/benchmarks.md (minutes)
+	$(BIN)/python tests/bench/run.py && $(BIN)/python tests/bench/render.py
+
 clean: ## remove the environment and caches, never results
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -49,3 +52,6 @@ clean: ## remove the environment and caches, never results
 
 .venv/test-installed: .venv/installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]' && touch $@
+
+.venv/bench-installed: .venv/installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[bench]' && touch $@

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlsweep.errors import RlsweepError
 from rlsweep.launch.display import Evaluated
-from rlsweep.store import attempts, outcome
+from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import newest_row
@@ -29,6 +29,8 @@ class Job:
     attempt: Attempt
     process: subprocess.Popen[bytes] | None
     ours: bool
+    killed: str | None = None
+    """Why it was killed here, where it was."""
     step: int = 0
     evaluation: Evaluated | None = None
     _offset: int = field(default=0, repr=False)
@@ -100,7 +102,9 @@ class Job:
         step = row["step"] if row else 0
         code = self.process.returncode if self.process is not None else None
         if asked or code == SAVED:
-            ended = Outcome("interrupted", step, "stopped by the launcher" if asked else "stopped", self.attempt.number)
+            saved = checkpoints.resumable(self.attempt.run)
+            whence = f"goes on from {f'step {saved.step}' if saved else 'the start'}"
+            ended = Outcome("interrupted", step, f"{self.killed or 'stopped'}; {whence}", self.attempt.number)
         else:
             ended = Outcome("failed", step, self._why(code), self.attempt.number)
         try:

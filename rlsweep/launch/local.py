@@ -23,7 +23,7 @@ from rlsweep.recipe.model import Embedded
 from rlsweep.store import attempts, ledger
 from rlsweep.store.attempts import Superseded
 from rlsweep.store.claim import Claim
-from rlsweep.store.files import read_json
+from rlsweep.store.files import describe, read_json
 from rlsweep.store.layout import Root, SweepFolder
 from rlsweep.store.outcome import SAVED
 from rlsweep.sweep.expand import Run
@@ -112,7 +112,7 @@ class _Runner:
         try:
             job = self._started(run)
         except (RlsweepError, OSError) as error:  # a damaged folder, a full disk: the other runs go on
-            self._failed(Failure(run, str(error), ()))
+            self._failed(Failure(run, describe(error), ()))
             return
         if job is not None:
             self.jobs.append(job)
@@ -169,8 +169,8 @@ class _Runner:
         try:
             ended = job.settle(asked=self.ending or cancelled)
         except (RlsweepError, OSError) as error:
-            self.show.ended(key, f"failed: {error}")
-            self.failures.append(Failure(job.run, str(error), tuple(job.log_tail())))
+            self.show.ended(key, f"failed: {describe(error)}")
+            self.failures.append(Failure(job.run, describe(error), tuple(job.log_tail())))
             return
         if ended is None:
             self.show.ended(key, "left by its launcher, or taken over")
@@ -183,7 +183,7 @@ class _Runner:
         elif ended.state == "diverged":
             self.show.ended(key, f"diverged at step {ended.step}: {ended.reason}")
         elif ended.state == "interrupted" and (self.ending or cancelled):
-            self.show.ended(key, f"{'cancelled' if cancelled else 'stopped'} at step {ended.step}")
+            self.show.ended(key, f"{'cancelled' if cancelled else 'stopped'} at step {ended.step}: {ended.reason}")
         elif not self.ending and _worth_another_try(job) and self.tries.get(key, 0) < _TRIES:
             self.show.ended(key, f"{ended.reason}; trying once more")
             self._again(job.run)
@@ -216,6 +216,7 @@ class _Runner:
         while self.jobs and self.stop.asked < 2 and time.monotonic() < deadline:
             self._turn()
         for job in self.jobs:
+            job.killed = "killed, as asked again" if self.stop.asked >= 2 else f"killed after {_GRACE_S:.0f} s"
             job.signal(signal.SIGKILL)
         while self.jobs:
             self._turn()

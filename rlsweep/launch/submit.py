@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlsweep.errors import RlsweepError
+from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.launch.plan import TO_START, Planned, check_root
 from rlsweep.recipe.resolved import dump
 from rlsweep.store import ledger
@@ -22,7 +22,7 @@ from rlsweep.sweep.expand import Run, Sweep
 def submitting(root: Root, name: str) -> Iterator[Claim]:
     """The claim on a sweep, held by the one process that works on it and writes its ledger.
 
-    RlsweepError where another process has it, or where the root can't be written to.
+    RlsweepError where another process has it, UsageError where the root can't be written to.
     """
     _check_writable(root)
     folder = root.sweep(name)
@@ -32,7 +32,7 @@ def submitting(root: Root, name: str) -> Iterator[Claim]:
         if claim is None:
             raise RlsweepError(
                 f"sweep {name} in {root.path} is being worked on by {_who(path)}; to see how far it is: "
-                f"rlsweep status {name}"
+                f"rlsweep status {name}{root.option}"
             )
         yield claim
 
@@ -96,9 +96,9 @@ def _check_writable(root: Root) -> None:
     there = next(path for path in (root.path, *root.path.parents) if path.exists())
     for path in (there, root.runs, root.sweeps):
         if path.exists() and not os.access(path, os.W_OK | os.X_OK):
-            raise RlsweepError(
-                f"the root {root.path} can't be written to (no permission in {path}); choose another with --root"
-            )
+            read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            why = f"{path} is on a read-only file system" if read_only else f"no permission in {path}"
+            raise UsageError(f"the root {root.path} can't be written to ({why}); choose another with --root")
 
 
 def _write_if_new(path: Path, text: str) -> None:

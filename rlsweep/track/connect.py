@@ -52,7 +52,7 @@ def connected(tracking: Tracking) -> Iterator["MlflowClient"]:
         if tracking.file is None:
             yield MlflowClient(tracking_uri=tracking.uri)
         else:
-            _prepare(tracking.file, tracking.artifacts)
+            _prepare(tracking.file)
             # With WAL, a power cut can take the newest rows and never the rest: the next sync sends them again.
             with _synchronous("NORMAL"):
                 yield MlflowClient(tracking_uri=tracking.uri)
@@ -74,19 +74,20 @@ def _reason(error: BaseException) -> str:
     chain = [error]
     while (below := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(below)
-    if any(isinstance(each, requests.Timeout) for each in chain):
+    if any(isinstance(each, requests.Timeout | TimeoutError) for each in chain):
         return "no answer in time"
     if any(isinstance(each, requests.ConnectionError) for each in chain):
         bottom = chain[-1]
         return f"no connection: {(isinstance(bottom, OSError) and bottom.strerror) or bottom}"
-    return str(error) or type(error).__name__
+    # SQLAlchemy tells the statement too: hundreds of letters that say nothing to the owner of a full disk.
+    return str(error).partition("[SQL: ")[0].removeprefix("(sqlite3.OperationalError) ") or type(error).__name__
 
 
-def _prepare(file: Path, artifacts: Path | None) -> None:
+def _prepare(file: Path) -> None:
     """Make the SQLite file, or see within bounded time that it is one and isn't locked."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        _create(file, artifacts)
+        _create(file)
     # MLflow takes a minute and a half to give up on a file it can't read; SQLite says it at once.
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)) as database:
         database.execute("BEGIN IMMEDIATE")
@@ -94,7 +95,7 @@ def _prepare(file: Path, artifacts: Path | None) -> None:
         database.execute("ROLLBACK")
 
 
-def _create(file: Path, artifacts: Path | None) -> None:
+def _create(file: Path) -> None:
     """Make the tables beside, then give the file its name: migrations that are cut off, or run twice at once, leave a
     file that no MLflow opens again."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -103,7 +104,9 @@ def _create(file: Path, artifacts: Path | None) -> None:
     beside.touch()  # where that can't be done, MLflow would try for a minute and a half
     try:
         with _synchronous("OFF"):  # hundreds of small transactions on a file that has no name yet
-            SqlAlchemyStore(f"sqlite:///{beside}", str(artifacts)).engine.dispose()
+            # MLflow puts this root of artifacts into SQL as it is, quotes and all, so no path of a user's can stand
+            # there. Every experiment of ours names a folder of its own.
+            SqlAlchemyStore(f"sqlite:///{beside}", "mlflow-artifacts:/").engine.dispose()
         if network_filesystem(file.parent) is None:
             with closing(sqlite3.connect(beside)) as database:
                 # Kept in the file. Readers and the writer don't wait for each other; needs memory shared by processes.

@@ -65,7 +65,10 @@ def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResu
     with claimed(root.path / "mlflow.sync") as claim:
         if claim is None:
             result.skipped = True
-            say(f"another sync of {root.path} is running; it or the next one sends the rest")
+            say(
+                f"another sync under {root.path} is running, so {sweep_name} was not sent; when it has ended: "
+                f"rlsweep sync {sweep_name}{root.option}"
+            )
             return result
         if tracking.notice:
             say(tracking.notice)
@@ -168,7 +171,7 @@ class _Syncing:
         self, experiment: str, found: Sequence["Run"], shared: dict[str, str], children: Sequence[Child]
     ) -> "Run":
         tags = {**shared, "rlsweep.kind": "sweep"}
-        parent = next((run for run in found if run.data.tags.get("rlsweep.kind") == "sweep"), None)
+        parent = self._only([run for run in found if run.data.tags.get("rlsweep.kind") == "sweep"])
         if parent is None:
             start = min(child.start for child in children)
             parent = self.client.create_run(
@@ -201,9 +204,20 @@ class _Syncing:
         for run in runs:
             if run.info.run_id in by_old and _SUPERSEDED_BY not in run.data.tags:
                 self._retire(run, by_old[run.info.run_id])
-        return next(
-            (run for run in runs if run.info.run_id not in by_old and _SUPERSEDED_BY not in run.data.tags), None
+        return self._only(
+            [run for run in runs if run.info.run_id not in by_old and _SUPERSEDED_BY not in run.data.tags]
         )
+
+    def _only(self, same: Sequence["Run"]) -> "Run | None":
+        """Of MLflow runs that stand for one thing, that which holds most; the others are deleted.
+
+        A server that answers late is asked again by MLflow's client, and then makes the run again.
+        """
+        kept = max(same, key=lambda run: _sent(run).length, default=None)
+        for run in same:
+            if run is not kept:
+                self.client.delete_run(run.info.run_id)
+        return kept
 
     def _create(self, experiment: str, child: Child, tags: dict[str, str]) -> "Run":
         self.result.created += 1

@@ -92,6 +92,7 @@ def _run(recipe: Recipe, run: RunFolder, attempt: Attempt, stop: Callable[[], bo
     from rlsweep.train.provenance import collect
     from rlsweep.train.state import build
 
+    _quieten()
     threads = _threads(recipe, run)
     torch.set_num_threads(threads)
     made_with = collect(threads, recipe.execution.device)
@@ -126,13 +127,18 @@ def _say(text: str, stream: TextIO | None = None) -> None:
         print(text, file=stream, flush=True)
 
 
-def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:
+def _quieten() -> None:
+    """No progress bars in the log, no warnings about forks."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from transformers.utils import logging
 
+    logging.disable_progress_bar()
+
+
+def _source(recipe: Recipe, run: RunFolder) -> tuple[str, str | None]:
     from rlsweep.train.warm_start import model_source
 
-    logging.disable_progress_bar()
+    _quieten()
     return model_source(recipe, Root(run.path.parent.parent).models)
 
 

@@ -108,14 +108,15 @@ def update(
     for rows in micro_batches(batch, recipe.execution.microbatch_tokens):
         equal = equal_rows(batch, rows)
         firsts = [copies[0] for copies in equal]
-        packed = pack([batch.prompts[row] for row in firsts], [batch.rollouts[row].tokens for row in firsts], device)
+        prompts = [batch.prompts[row] for row in firsts]
+        packed = pack(prompts, [batch.rollouts[row].tokens for row in firsts], device)
         logp, entropy = response_logprobs(
             model,
             packed,
             temperature=recipe.sampling.temperature,
             dtype=recipe.model.dtype,
             head_dtype=recipe.model.head_dtype,
-            shared=shared,
+            begun=shared.begin(prompts) if shared else None,
         )
         copy = torch.repeat_interleave(torch.tensor(list(map(len, equal)))).to(device)
         logp, entropy = logp[copy], entropy[copy]

@@ -63,7 +63,9 @@ def test_measured_device_hours_are_an_expectation_and_no_bound(root: Path, call:
 
 
 def test_the_disk_of_a_model_that_nobody_has_measured_is_not_guessed(root: Path, call: Call) -> None:
-    result = call("plan", "scalerl")  # two checkpoints and one being written, 12 bytes for each of 8.19e9 parameters, and waiting rollouts
+    result = call(
+        "plan", "scalerl"
+    )  # two checkpoints and one being written, 12 bytes for each of 8.19e9 parameters, and waiting rollouts
     assert [row[6] for row in rows(result)] == ["301 GB"]
     result = call("plan", "scalerl", "--set", "execution.parameters=null")
     assert [row[6] for row in rows(result)] == ["-"] and "disk: not known" in result.stderr
@@ -96,9 +98,10 @@ def test_ablate_trains_syncs_and_names_the_report(root: Path, call: Call) -> Non
 
 
 def test_a_failed_run_is_told_with_its_log_and_the_exit_code(
-    root: Path, call: Call, behave: Callable[[str], None]
+    root: Path, call: Call, behave: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = rows(call("plan", *LOSSES))[1][0]
+    monkeypatch.delenv("RLSWEEP_ROOT")  # else the commands that are named need no --root
+    key = rows(call("plan", *LOSSES, "--root", str(root)))[1][0]
     behave(f"{key} crash")
     result = call("ablate", *LOSSES, "--root", str(root))
     assert result.exit_code == 3
@@ -181,5 +184,5 @@ def test_a_root_that_is_a_file_or_cannot_be_written_is_refused(
     root.unlink()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     result = call("ablate", *TINY)
-    assert result.exit_code == 1 and "can't be written to" in result.stderr and not root.exists()
+    assert result.exit_code == 2 and "can't be written to" in result.stderr and not root.exists()
     assert call("plan", *TINY).exit_code == 0

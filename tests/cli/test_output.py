@@ -1,6 +1,7 @@
 import pytest
 
-from rlsweep.cli.output import layout
+from rlsweep.cli import output
+from rlsweep.cli.output import layout, print_rows
 
 HEAD = ("run", "variant", "reason")
 ROWS = [
@@ -21,6 +22,19 @@ def test_columns_are_aligned_and_the_widest_are_folded() -> None:
         "ba9876543210  loss=dapo  failed (exit code 1: ValueError: no",
         "                         such thing); from the start",
     ]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_printed_moves_no_cursor_and_adds_no_row(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda: terminal)
+    monkeypatch.setenv("COLUMNS", "200")
+    print_rows(HEAD, [("0123456789ab", "a=\x1b[31m<b>|`x`\n\tc\x07\u202e", "new\r\nline")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + terminal and all(line.replace("\t", "").isprintable() for line in lines)
+    assert "a= [31m<b>|`x` c" in lines[-1] and "new line" in lines[-1]
+    assert lines[-1].count("\t") == (0 if terminal else 2)
 
 
 def test_folding_keeps_every_character() -> None:

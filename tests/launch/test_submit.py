@@ -68,7 +68,7 @@ def test_a_sweep_has_one_submitter_at_a_time_and_others_have_theirs(root: Root) 
     with submitting(root, "s"):
         before = sorted(root.path.rglob("*"))
         who = rf"pid {os.getpid()} on host {re.escape(socket.gethostname())} since 2\d\d\d-"
-        message = rf"sweep s in .* is being worked on by {who}.*: rlsweep status s$"
+        message = rf"sweep s in .* is being worked on by {who}.*: rlsweep status s --root '{root.path}'$"
         with pytest.raises(RlsweepError, match=message), submitting(root, "s"):
             pass
         assert sorted(root.path.rglob("*")) == before

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from pathlib import Path
@@ -61,3 +62,35 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         files.read_json(path)
     with pytest.raises(FileNotFoundError):
         files.read_json(tmp_path / "none.json")
+
+
+def test_a_full_disk_names_the_file_that_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`write` and `fsync` name none, a rename would name the file beside."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write_text(tmp_path / "a.json", "{}")
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(tmp_path / "a.json")
+    assert files.describe(caught.value) == f"{tmp_path}/a.json: no space left on device"
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileNotFoundError) as missing:
+        files.write_text(tmp_path / "no" / "a.json", "{}")
+    assert files.disk_fault(missing.value) is None
+
+
+def test_a_full_disk_is_told_whatever_a_library_made_of_it(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    with pytest.raises((RuntimeError, OSError)) as torchs, open("/dev/full", "wb") as file:
+        torch.save({"a": torch.zeros(100_000)}, file)
+    assert files.disk_fault(torchs.value) == "no space left on device"
+    with pytest.raises(Exception, match="os error 2") as rusts:
+        save_file({"a": torch.zeros(4)}, tmp_path / "no" / "a.safetensors")
+    assert files.disk_fault(rusts.value) is None
+    full = type(rusts.value)(str(rusts.value).replace("(os error 2)", "(os error 28)"))
+    assert files.disk_fault(full) == "no space left on device"
+    assert files.disk_fault(ValueError("no space in this name")) is None

@@ -23,6 +23,17 @@ def test_the_root_is_the_option_then_the_variable_then_the_default(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_root_that_no_library_could_open_is_refused() -> None:
+    with pytest.raises(UsageError, match="its path is not UTF-8"):
+        find_root(os.fsdecode(b"caf\xe9"))
+
+
+def test_what_a_command_needs_to_mean_a_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSWEEP_ROOT", str(tmp_path / "a"))
+    assert Root(tmp_path / "a").option == ""
+    assert Root(Path("/l'été b")).option == """ --root '/l'"'"'été b'"""
+
+
 def test_the_layout_is_the_documented_one(tmp_path: Path) -> None:
     root = Root(tmp_path)
     run, sweep = root.run("0123456789ab"), root.sweep("scalerl-tiny-loss")

@@ -88,8 +88,8 @@ def halve(moment: str, arguments: Any, original: Callable[..., Any]) -> None:
     else:
         whole = io.BytesIO()
         original(arguments[0], whole)
-        with open(arguments[1], "wb") as file:
-            file.write(whole.getvalue()[: len(whole.getvalue()) // 2])
+        arguments[1].write(whole.getvalue()[: len(whole.getvalue()) // 2])
+        arguments[1].flush()
 
 
 def child(command: dict[str, Any], write: int) -> None:

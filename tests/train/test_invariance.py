@@ -422,5 +422,5 @@ def test_bfloat16_moves_the_gradient_by_its_rounding_and_no_more(
     gap = float((whole - exact).norm() / exact.norm())
     assert 2**-11 < gap < 2**-4
     for gradient in (policy.gradient(rounded, groups, 1), written_out(rounded, policy.model, groups).gradient):
-        assert float((gradient - whole).norm() / exact.norm()) < gap / 4
+        assert float((gradient - whole).norm() / exact.norm()) < gap / 2
     assert all(p.dtype == torch.float32 for p in policy.model.parameters())
