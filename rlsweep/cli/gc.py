@@ -1,5 +1,7 @@
 """`rlsweep gc`: free the disk of what is over."""
 
+from contextlib import nullcontext
+
 import click
 
 from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows
@@ -25,17 +27,14 @@ def gc(sweep: str | None, dry_run: bool, root: str | None, as_json: bool) -> Non
     place = find_root(root)
     folder = find_sweep(place, sweep)
 
-    def collect() -> list[garbage.Garbage]:
-        wanted = garbage.wanted_steps(place)
-        runs = [place.run(key) for key in dict.fromkeys(each.run_key for each in ledger.wanted(folder))]
-        return [each for run in runs for each in garbage.find(run, wanted)]
-
-    if dry_run:
-        found = collect()
-    else:
-        with submitting(place, folder.name):  # nobody starts to continue a run meanwhile
-            found = collect()
-            for each in found:
+    wanted = garbage.wanted_steps(place)
+    runs = [place.run(key) for key in dict.fromkeys(each.run_key for each in ledger.wanted(folder))]
+    found = []
+    with nullcontext() if dry_run else submitting(place, folder.name):
+        for run in runs:  # looked at one by one: another sweep may just have begun to go on with it
+            those = garbage.find(run, wanted)
+            found += those
+            for each in () if dry_run else those:
                 garbage.free(each)
     total = sum(each.size for each in found)
     if as_json:

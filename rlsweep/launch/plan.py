@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from rlsweep.errors import RlsweepError
+from rlsweep.errors import UsageError
 from rlsweep.store import checkpoints, ledger
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.ledger import Intent
@@ -27,7 +27,7 @@ class Planned:
 
 
 def decide(sweep: Sweep, root: Root) -> list[Planned]:
-    """A decision for each run, in the sweep's order. RlsweepError where the root can't be one."""
+    """A decision for each run, in the sweep's order. UsageError where the root can't be one."""
     check_root(root)
     try:
         existing = set(os.listdir(root.runs))
@@ -69,12 +69,10 @@ def no_longer_asked_for(sweep: Sweep, root: Root) -> list[Intent]:
 
 
 def check_root(root: Root) -> None:
-    """RlsweepError where the root, or a folder that must be under it, is something else than a folder."""
+    """UsageError where the root, or a folder that must be under it, is something else than a folder."""
     for path in (*reversed(root.path.parents), root.path, root.runs, root.sweeps, root.models):
         if path.exists() and not path.is_dir():
-            raise RlsweepError(
-                f"the root {root.path} can't be used: {path} is not a folder; choose another with --root"
-            )
+            raise UsageError(f"the root {root.path} can't be used: {path} is not a folder; choose another with --root")
 
 
 def _saved(folder: RunFolder) -> int:

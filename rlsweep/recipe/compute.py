@@ -17,7 +17,7 @@ _TOKEN = 17
 _ROW, _SAMPLE, _SHOWN = 2_000, 700, 6
 """Bytes at most of a step's row in the journal, of a sample besides its text, and of one of its tokens as text."""
 SAMPLES, SAMPLES_EVERY = 32, 10
-"""So many rollouts are written down with each evaluation, and each time after so many steps (issue 3)."""
+"""So many rollouts are written down with each evaluation, and each time after so many steps."""
 _FIXED = 100_000
 """Bytes of a run's small files: recipe, provenance with a diff, configuration and tokenizer of a tiny model."""
 

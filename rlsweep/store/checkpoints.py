@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rlsweep.errors import RlsweepError
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import read_json, sync_folder, sync_tree, write_json
+from rlsweep.store.files import half_written, read_json, sync_folder, sync_tree, write_json
 from rlsweep.store.layout import RunFolder
 
 _NAME = re.compile(r"step-(\d{6,})")
@@ -100,6 +100,9 @@ def take_over(run: RunFolder, attempt: Attempt) -> None:
     attempt.require_owner()
     for left in leftovers(run):
         shutil.rmtree(left, ignore_errors=True)
+    for path in (run.journal, run.outcome):
+        for half in half_written(path):
+            half.unlink(missing_ok=True)
 
 
 def damage(checkpoint: Checkpoint) -> str | None:

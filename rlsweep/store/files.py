@@ -6,7 +6,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,16 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS,
 _RUST = re.compile(r"\(os error (\d+)\)")  # how safetensors and tokenizers tell an error number
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`; on any error the old file stands as it was."""
+Check = Callable[[], None]
+"""Raises where the writer may not write any more."""
+
+
+def write_bytes(path: Path, data: bytes, check: Check = lambda: None) -> None:
+    """Replace `path` by `data`; on any error the old file stands as it was.
+
+    `check` is called as late as can be. Whoever takes the file over removes what is half-written, so that a writer that
+    falls asleep even after its check has nothing to rename when it wakes up.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     with naming(path):
         try:
@@ -26,21 +34,30 @@ def write_bytes(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            check()
             beside.replace(path)
+        except FileNotFoundError:
+            check()
+            raise
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def half_written(path: Path) -> list[Path]:
+    """What writers of `path` that were killed, or are asleep, have left beside it."""
+    return list(path.parent.glob(f".{path.name}.*.tmp"))
+
+
+def write_text(path: Path, text: str, check: Check = lambda: None) -> None:
     """Replace `path` by `text` in UTF-8."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), check)
 
 
-def write_json(path: Path, obj: object) -> None:
+def write_json(path: Path, obj: object, check: Check = lambda: None) -> None:
     """Replace `path` by `obj` as JSON."""
-    write_text(path, encode(obj, indent=2) + "\n")
+    write_text(path, encode(obj, indent=2) + "\n", check)
 
 
 def read_json(path: Path) -> Any:

@@ -98,7 +98,7 @@ def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
     # Another file under the same name, even where nothing is taken back: an earlier attempt that sleeps and wakes up
     # between its last look at who owns the run and its write has the old one open, and writes where nobody reads.
     if run.journal.exists():
-        write_bytes(run.journal, data[:length])
+        write_bytes(run.journal, data[:length], attempt.require_owner)
 
 
 def _not_in(tail: bytes, before: bytes) -> bytes:

@@ -29,12 +29,13 @@ class Outcome:
 
 def write(run: RunFolder, outcome: Outcome) -> None:
     """Write outcome.json. Superseded where the outcome is of an attempt that no longer owns the run."""
-    if outcome.attempt is not None:
-        Attempt(run, outcome.attempt).require_owner()
-    else:
+    if outcome.attempt is None:
         owner = attempts.newest(run)
         outcome = replace(outcome, attempt=owner.number if owner else None)
-    write_json(run.outcome, asdict(outcome))
+    if outcome.attempt is None:
+        write_json(run.outcome, asdict(outcome))
+    else:
+        write_json(run.outcome, asdict(outcome), Attempt(run, outcome.attempt).require_owner)
 
 
 def read(run: RunFolder) -> Outcome | None:

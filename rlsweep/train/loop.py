@@ -30,9 +30,9 @@ def train(state: State, journal_length: int, stop: Callable[[], bool], say: Say)
                 if stop() and state.step < state.recipe.budget.steps:
                     _checkpoint(state, journal)
                     return Outcome("interrupted", state.step, "asked to stop; saved")
+            _checkpoint(state, journal, last=True)
         except Diverged as error:
             return Outcome("diverged", state.step, str(error))
-        _checkpoint(state, journal, last=True)
     return Outcome("finished", state.step, "reached its budget")
 
 
@@ -100,5 +100,8 @@ def _measure(state: State, journal: Journal, say: Say, *, on_schedule: bool = Tr
 
 
 def _checkpoint(state: State, journal: Journal, *, last: bool = False) -> None:
+    """Save. Diverged where a weight is not finite: a checkpoint is something to go on from."""
+    if not all(bool(parameter.isfinite().all()) for parameter in state.model.parameters()):
+        raise Diverged(f"weights are not finite after step {state.step}")
     with state.clock.spending("saving"):
         save(state, journal, last=last)

@@ -130,6 +130,7 @@ def save(state: State, journal: Journal, *, last: bool = False) -> None:
                 "curriculum": state.stream.state_dict(),
             }
             write_json(folder / "state.json", found)
+    state.attempt.require_owner()
     checkpoints.prune(state.run, keep=1 if last else 2, keep_every=options.keep_every)
     state.saved = time.monotonic()
 

@@ -180,7 +180,7 @@ def test_a_root_that_is_a_file_or_cannot_be_written_is_refused(
 ) -> None:
     root.write_text("a file")
     result = call("ablate", *TINY)
-    assert result.exit_code == 1 and "is not a folder; choose another with --root" in result.stderr
+    assert result.exit_code == 2 and "is not a folder; choose another with --root" in result.stderr
     root.unlink()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     result = call("ablate", *TINY)

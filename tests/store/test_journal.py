@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store import attempts
+from rlsweep.store import attempts, checkpoints
 from rlsweep.store.attempts import Attempt, Superseded
-from rlsweep.store.files import write_bytes
+from rlsweep.store.files import Check, write_bytes
 from rlsweep.store.journal import Journal, newest_row, read_rows, rewind
 from rlsweep.store.layout import Root, RunFolder
 
@@ -184,10 +184,10 @@ def killed(run: RunFolder, attempt: Attempt, length: int, monkeypatch: pytest.Mo
     class Killed(BaseException):
         pass
 
-    def write(path: Path, data: bytes) -> None:
+    def write(path: Path, data: bytes, *check: Check) -> None:
         if path == run.journal:
             raise Killed
-        write_bytes(path, data)
+        write_bytes(path, data, *check)
 
     monkeypatch.setattr("rlsweep.store.journal.write_bytes", write)
     with pytest.raises(Killed):
@@ -210,6 +210,48 @@ def test_an_attempt_that_slept_just_before_its_write_changes_nothing(
     zombie.append(row(100))
     zombie.close()
     assert steps(run.journal) == [0, 1, 2, 3, 4]
+
+
+def test_an_attempt_that_slept_while_it_took_the_journal_over_changes_nothing(
+    run: RunFolder, first: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sleeps just before its look at who owns the run, and just after; its successor writes rows meanwhile."""
+    lengths = write(run, first, range(3))
+    replaced, checked = Path.replace, Attempt.require_owner
+
+    def successor() -> None:
+        monkeypatch.setattr(Path, "replace", replaced)
+        monkeypatch.setattr(Attempt, "require_owner", checked)
+        other = attempts.claim(run)
+        checkpoints.take_over(run, other)
+        rewind(run, other, lengths[1])
+        write(run, other, range(7, 9))
+
+    def slept_after(path: Path, target: Path) -> Path:
+        if target == run.journal:
+            successor()
+        return replaced(path, target)
+
+    second = attempts.claim(run)
+    with monkeypatch.context() as patch, pytest.raises(Superseded):
+        patch.setattr(Path, "replace", slept_after)
+        rewind(run, second, lengths[1])
+    assert steps(run.journal) == [0, 1, 7, 8]
+
+    calls = []
+
+    def slept_before(attempt: Attempt) -> None:
+        calls.append(attempt)
+        if len(calls) == 2:
+            successor()
+        checked(attempt)
+
+    fourth = attempts.claim(run)
+    with monkeypatch.context() as patch, pytest.raises(Superseded):
+        patch.setattr(Attempt, "require_owner", slept_before)
+        rewind(run, fourth, lengths[1])
+    assert steps(run.journal) == [0, 1, 7, 8]
+    assert not list(run.path.glob(".*"))
 
 
 def test_rows_lost_at_different_times_stay_with_their_attempts(run: RunFolder, first: Attempt) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store import attempts, outcome
+from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.attempts import Superseded
 from rlsweep.store.files import write_json
 from rlsweep.store.layout import Root, RunFolder
@@ -38,3 +38,22 @@ def test_a_damaged_outcome_is_named(run: RunFolder, damaged: object) -> None:
     write_json(run.outcome, damaged)
     with pytest.raises(RlsweepError, match=r"outcome\.json"):
         outcome.read(run)
+
+
+def test_an_attempt_that_slept_while_it_wrote_its_outcome_changes_nothing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, replaced = attempts.claim(run), Path.replace
+
+    def slept(path: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replaced)
+        second = attempts.claim(run)
+        checkpoints.take_over(run, second)
+        outcome.write(run, Outcome("finished", 20, "budget reached", second.number))
+        return replaced(path, target)
+
+    monkeypatch.setattr(Path, "replace", slept)
+    with pytest.raises(Superseded):
+        outcome.write(run, Outcome("failed", 6, "disk", first.number))
+    assert outcome.read(run) == Outcome("finished", 20, "budget reached", 2)
+    assert not list(run.path.glob(".*"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlsweep.errors import RecipeError
 from rlsweep.recipe.batch import Batch
@@ -140,6 +141,31 @@ def test_checkpoints_come_by_steps_by_minutes_and_where_weights_are_kept(
     assert seen[8] == [(4, False), (7, True), (8, True)]
     assert seen[10] == [(4, False), (8, True), (10, True)]
     assert [(each.step, each.resumable) for each in checkpoints.every(run)] == [(4, False), (8, False), (11, True)]
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_weights_that_are_not_finite_are_no_checkpoint(
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, last: int
+) -> None:
+    """Neither on the way nor at the end: the good one before it stays."""
+    execution = replace(small_recipe.execution, checkpoint_every=1)
+    recipe = replace(small_recipe, execution=execution, budget=Budget(steps=4))
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
+    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    step = state.optimizer.step
+
+    def spoil(*_: Any) -> None:
+        step()
+        if state.step == last - 1:
+            with torch.no_grad():
+                next(state.model.parameters()).view(-1)[-1] = float("inf")
+
+    state.optimizer.step = spoil
+    ended = train(state, length, lambda: False, lambda text: None)
+    assert (ended.state, ended.step) == ("diverged", last) and "not finite" in ended.reason
+    newest = checkpoints.resumable(run)
+    assert newest is not None and newest.step == last - 1
 
 
 def test_the_plans_disk_is_a_bound_of_what_a_run_takes(small_recipe: Recipe, tmp_path: Path, model_folder: str) -> None:

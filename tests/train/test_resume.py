@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,14 @@ class Forge:
 
 @pytest.fixture(scope="module")
 def forge() -> Iterator[Forge]:
+    made = Forge()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def zombies() -> Iterator[Forge]:
+    """Where attempts sleep while others go on."""
     made = Forge()
     yield made
     made.close()
@@ -226,23 +235,18 @@ def test_killed_at_random_moments_until_it_is_done_it_ends_the_same(
     "moment", ["generation", "forward", "row", "written row", "sync", "rename", "renamed", "pruned"]
 )
 def test_a_zombie_that_wakes_up_writes_nothing_more(
-    forge: Forge, recipe: Recipe, folder: Any, undisturbed: dict[str, Any], moment: str
+    forge: Forge, zombies: Forge, recipe: Recipe, folder: Any, undisturbed: dict[str, Any], moment: str
 ) -> None:
     """An attempt stands still for long at some moment, its successor takes over and ends; then it goes on."""
     run = folder(recipe)
-    zombie = Forge()
-    try:
-        times = 60 if moment == "generation" else 2
-        zombie.begin(run, moment, times, wait=True)
-        while not (run.path / "asleep").exists():
-            pass
-        code, said = forge.train(run)
-        assert code == 0, said
-        before = ending(run)
-        (run.path / "wake").touch()
-        code, said = zombie.end()
-    finally:
-        zombie.close()
+    zombies.begin(run, moment, 60 if moment == "generation" else 2, wait=True)
+    while not (run.path / "asleep").exists():
+        time.sleep(0.01)
+    code, said = forge.train(run)
+    before = ending(run)
+    (run.path / "wake").touch()
+    assert code == 0, said
+    code, said = zombies.end()
     assert code == 1 and "no longer owns the run" in said and "Traceback" not in said
     found = ending(run)
     assert same(found, before)
