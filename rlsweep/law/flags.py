@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlsweep.law.curve import Curve
-from rlsweep.law.noise import SEED_SD_CEILING, local_sd, noise_sd, sampling_variance
+from rlsweep.law.noise import SEED_SD_CEILING, WANDER, local_sd, noise_sd, sampling_variance
 
 FEWEST_POINTS = 10
 RISE_IN_SD = 10.0
@@ -26,14 +26,15 @@ def gate(curves: Sequence[Curve]) -> bool:
 
 
 def declines(curve: Curve) -> str | None:
-    """A sentence when the pass rate ends well below its best: smoothed peak less last three > max(.03, 4 sd). Of fewer
-    than five evaluations: best less last > max(.06, 6 sd)."""
+    """A sentence when the pass rate ends well below its best: smoothed peak less last three > max(.03, 4 sd) and
+    its own swing. Of fewer than five evaluations: best less last > max(.06, 6 sd)."""
     if len(curve.pass_rate) < 2:
         return None
     few = len(curve.pass_rate) < 5
     smooth = curve.pass_rate if few else _smooth(curve)
     peak, last = float(smooth.max()), float(smooth[-1])
-    if peak - last <= (max(0.06, 6 * _sampling_sd(curve)) if few else max(0.03, 4 * _sampling_sd(curve))):
+    sd = _sampling_sd(curve)
+    if peak - last <= (max(0.06, 6 * sd) if few else max(0.03, 4 * sd, _swing(curve))):
         return None
     gained = peak - float(curve.pass_rate[0])
     word = "collapses" if peak - last > 0.5 * max(gained, 0.06) else "declines"
@@ -41,13 +42,14 @@ def declines(curve: Curve) -> str | None:
 
 
 def dips(curve: Curve) -> str | None:
-    """The same on the way, of a run that came back: smoothed peak so far less smoothed rate > max(.06, 5 sd)."""
+    """The same on the way, of a run that came back: smoothed peak so far less smoothed rate > max(.06,
+    5 sd) and its own swing."""
     if len(curve.pass_rate) < 5 or declines(curve):
         return None
     smooth = _smooth(curve)
     best = np.maximum.accumulate(smooth)
     low = int((best - smooth).argmax())
-    if best[low] - smooth[low] <= max(0.06, 5 * _sampling_sd(curve)):
+    if best[low] - smooth[low] <= max(0.06, 5 * _sampling_sd(curve), _swing(curve)):
         return None
     fall = f"from {best[low]:.2f} to {smooth[low]:.2f}"
     return f"{_whose(curve)} dips: the pass rate falls {fall} on the way; {_ONLY_RISES}."
@@ -57,7 +59,7 @@ def _spikes(curve: Curve) -> str | None:
     if len(curve.pass_rate) < 5:
         return None
     drop = -np.diff(curve.pass_rate)
-    if drop.max() <= max(0.06, 5 * _sampling_sd(curve)):
+    if drop.max() <= max(0.06, 5 * _sampling_sd(curve), _swing(curve)):
         return None
     return f"{_whose(curve)} drops by {drop.max():.2f} between two evaluations."
 
@@ -65,6 +67,21 @@ def _spikes(curve: Curve) -> str | None:
 def _smooth(curve: Curve) -> np.ndarray:
     """Means of three evaluations in a row."""
     return np.convolve(curve.pass_rate, np.ones(3) / 3, mode="valid")
+
+
+def _swing(curve: Curve) -> float:
+    """How far wander alone may carry a curve of five evaluations or more down: 2.3 sqrt(2 ln n) sd of the smoothed rate.
+    (The extremes of n normal values lie about 2 sqrt(2 ln n) sd apart.)
+
+    The sd is by how far smoothed rates lie off the middle of two others, a tenth of the curve (at most 8 evaluations)
+    before and after. It is a median, so that the fall looked for doesn't count, and no more than the noise model has.
+    """
+    smooth = _smooth(curve)
+    lag = min(max(len(smooth) // 10, 1), 8)
+    off = smooth[lag:-lag] - (smooth[: -2 * lag] + smooth[2 * lag :]) / 2
+    seen = float(np.median(np.abs(off))) / (0.6745 * 1.5**0.5)
+    sd = min(seen, np.hypot(_sampling_sd(curve), max(WANDER)))
+    return float(2.3 * np.sqrt(2 * np.log(len(curve.pass_rate))) * sd)
 
 
 def _sampling_sd(curve: Curve) -> float:

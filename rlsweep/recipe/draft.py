@@ -8,7 +8,16 @@ from typing import Any
 
 from rlsweep.errors import RecipeError
 from rlsweep.recipe.check import FieldError
-from rlsweep.recipe.fields import Section, check, field_types, nearest, nearest_path, sections, top_leaves
+from rlsweep.recipe.fields import (
+    Section,
+    check,
+    field_defaults,
+    field_types,
+    nearest,
+    nearest_path,
+    sections,
+    top_leaves,
+)
 from rlsweep.recipe.key import as_local
 from rlsweep.recipe.nodes import Node, Place
 from rlsweep.recipe.schema import Recipe
@@ -80,8 +89,10 @@ class Draft:
 
     def parts(self, heads: Container[str] | None = None) -> dict[str, Any]:
         """Sections and leaves, all of them but the name or those asked for. What holds between them is not checked."""
-        leaves = {name: node.value for name, node in self.leaves.items() if heads is None or name in heads}
-        return {name: self.section(name) for name in sections() if heads is None or name in heads} | leaves
+        wanted = [name for name in (*sections(), *top_leaves()) if name != "name" and (heads is None or name in heads)]
+        stated = {name: node.value for name, node in self.leaves.items()}
+        leaves = field_defaults(Recipe) | stated
+        return {name: self.section(name) if name in sections() else leaves[name] for name in wanted}
 
     def recipe(self) -> Recipe:
         """The recipe. Raises RecipeError, with the place of the field that is to be changed."""

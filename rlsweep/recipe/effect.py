@@ -5,8 +5,8 @@ to find, that it can't be reached is said here. Runs are the same up to the roun
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, isclose, sqrt
 
 from rlsweep.recipe.compute import batches_sampled
 from rlsweep.recipe.fields import types_of
@@ -15,7 +15,7 @@ from rlsweep.recipe.length import Penalty
 from rlsweep.recipe.loss import Cispo, Dapo, DrGrpo, Grpo, Gspo
 from rlsweep.recipe.model import Pretrained
 from rlsweep.recipe.nodes import Scalar
-from rlsweep.recipe.off_policy import OffPolicy, Pipeline, Ppo
+from rlsweep.recipe.off_policy import Pipeline, Ppo
 from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.task import Math, Registers
 from rlsweep.recipe.text import scalar_text
@@ -48,7 +48,8 @@ class Idle:
 
 def idle(recipe: Recipe) -> list[Idle]:
     """All that changes nothing in `recipe`. No leaf comes twice."""
-    return [*_loss(recipe), *_averages(recipe), *_rewards(recipe), *_within_budget(recipe), *_others(recipe)]
+    rules = (_loss, _aggregation, _normalization, _rewards, _off_policy, _within_budget, _others)
+    return [each for rule in rules for each in rule(recipe)]
 
 
 def effective_form(recipe: Recipe) -> Mapping[str, Scalar]:
@@ -79,9 +80,16 @@ def why_the_same(one: Recipe, other: Recipe) -> str:
     found = [each for each in (*idle(one), *idle(other)) if not set(paths).isdisjoint(each.leaves)]
     texts = [f"{path} ({_text(before, path)} and {_text(after, path)})" for path in paths]
     reasons = "; ".join(dict.fromkeys(each.reason for each in found))
-    steps = [each.budget for each in found if each.budget is not None]
-    more = f"; budget.steps={min(steps)} or more would do" if steps else ""
+    # They may part sooner than either counts by itself, or not at all.
+    numbers = {one.budget.steps + 1, *(each.budget for each in found if each.budget is not None)}
+    steps = [number for number in sorted(numbers) if _part(one, other, number)]
+    more = f"; budget.steps={steps[0]} or more would do" if steps else ""
     return f"{', '.join(texts)} {'changes' if len(paths) == 1 else 'change'} nothing here: {reasons}{more}"
+
+
+def _part(one: Recipe, other: Recipe, steps: int) -> bool:
+    first, second = (effective_form(replace(each, budget=replace(each.budget, steps=steps))) for each in (one, other))
+    return first != second
 
 
 def _text(found: Mapping[str, Scalar], path: str) -> str:
@@ -96,14 +104,17 @@ def _loss(recipe: Recipe) -> Iterator[Idle]:
         holds_one = min(loss.eps_low, loss.eps_high) >= MISMATCH
     else:
         holds_one = loss.eps >= MISMATCH
-    if holds_one and _ratio_is_one(recipe):
+    synchronous = recipe.off_policy in (Pipeline(k=0), Ppo(k=1))
+    if holds_one and _same_numbers(recipe) and (synchronous or recipe.budget.steps == 1):
+        who = f"{recipe.off_policy.type}-{recipe.off_policy.k}" if synchronous else "a single step"
         reason = (
-            f"{recipe.off_policy.type}-{recipe.off_policy.k} with the local engine in float32 trains on what the same "
+            f"{who} with the local engine in float32 trains on what the same "
             "policy has just sampled, so importance ratios are 1, no cap or clip is reached and all losses are one"
         )
         limits = tuple(f"loss.{field}" for field in types_of(loss) if field != "type")
-        yield Idle(limits, {}, reason, _SYNCHRONOUS, any_value=True)
-        yield Idle(("loss.type",), {"loss.type": "any"}, reason, _SYNCHRONOUS)
+        budget = None if synchronous else 2
+        yield Idle(limits, {}, reason, _SYNCHRONOUS, any_value=True, budget=budget)
+        yield Idle(("loss.type",), {"loss.type": "any"}, reason, _SYNCHRONOUS, budget=budget)
     elif isinstance(loss, Grpo | DrGrpo):
         yield Idle(
             ("loss.type", "loss.eps"),
@@ -112,30 +123,37 @@ def _loss(recipe: Recipe) -> Iterator[Idle]:
         )
 
 
-def _ratio_is_one(recipe: Recipe) -> bool:
-    """Whether trainer and sampler compute a token's log-probability from the same weights and to float32's rounding."""
-    return (
-        recipe.off_policy in (Pipeline(k=0), Ppo(k=1))
-        and recipe.execution.engine == "local"
-        and recipe.model.dtype == recipe.model.head_dtype == "float32"
-    )
+def _same_numbers(recipe: Recipe) -> bool:
+    """Whether trainer and sampler, from the same weights, compute the same log-probabilities to float32's rounding."""
+    return recipe.execution.engine == "local" and recipe.model.dtype == recipe.model.head_dtype == "float32"
 
 
-def _averages(recipe: Recipe) -> Iterator[Idle]:
-    """Aggregation and normalization that are another's formula here."""
+_ALONE = "with 1 prompt a step, a group is the batch"
+
+
+def _aggregation(recipe: Recipe) -> Iterator[Idle]:
     # A forced phrase starts at the second token at the earliest, so every rollout has a counted token.
     if isinstance(recipe.loss, Gspo) and recipe.aggregation == "prompt":
         reason = "with loss gspo, prompts alike are sequences alike, because all groups are of one size"
         yield Idle(("aggregation",), {"aggregation": "sample"}, reason, ("loss.type",))
-    alone = "with 1 prompt a step, a group is the batch"
     if recipe.batch.prompts == 1 and recipe.aggregation == "token":
-        yield Idle(("aggregation",), {"aggregation": "prompt"}, alone, ("batch.prompts",))
-    if recipe.normalization == "prompt":
-        if recipe.batch.prompts == 1:
-            yield Idle(("normalization",), {"normalization": "batch"}, alone, ("batch.prompts",))
-        elif recipe.batch.rollouts <= 3 and _two_rewards(recipe) and recipe.curriculum.zero_variance == "drop":
-            reason = f"groups of {recipe.batch.rollouts} that are neither all right nor all wrong have one deviation"
-            yield Idle(("normalization",), {"normalization": "batch"}, reason, ("batch.rollouts",))
+        yield Idle(("aggregation",), {"aggregation": "prompt"}, _ALONE, ("batch.prompts",))
+
+
+def _normalization(recipe: Recipe) -> Iterator[Idle]:
+    """A normalization that is `batch` here."""
+    reason, cause = "", "batch.rollouts"
+    if recipe.normalization == "prompt" and recipe.batch.prompts == 1:
+        reason, cause = _ALONE, "batch.prompts"
+    elif recipe.batch.rollouts <= 3 and _two_rewards(recipe) and recipe.curriculum.zero_variance == "drop":
+        reason = f"groups of {recipe.batch.rollouts} that are neither all right nor all wrong have one deviation"
+        if recipe.normalization == "none":
+            # Of n rewards, one is apart from the others by `spread`, so their variance is (n - 1) / n^2 spread^2.
+            spread = abs(recipe.reward.correct - recipe.reward.wrong)
+            deviation = spread * sqrt(recipe.batch.rollouts - 1) / recipe.batch.rollouts
+            reason = f"{reason}, and it is 1" if isclose(deviation, 1, rel_tol=1e-6) else ""
+    if reason and recipe.normalization != "batch":
+        yield Idle(("normalization",), {"normalization": "batch"}, reason, (cause,))
 
 
 def _two_rewards(recipe: Recipe) -> bool:
@@ -150,28 +168,54 @@ def _rewards(recipe: Recipe) -> Iterator[Idle]:
     lowest, unit = min(earned), 1.0
     reason = "rewards are centred within their group, so that a number added to all of them drops out"
     # The length penalty is in units of reward.
-    if recipe.normalization != "none" and not isinstance(recipe.length, Penalty):
+    divided = recipe.normalization != "none" or any(_normalization(recipe))
+    if divided and not isinstance(recipe.length, Penalty):
         spread = max(earned) - lowest
         if spread >= LEAST_SPREAD:
             unit = spread
+        if spread >= LEAST_SPREAD and recipe.normalization != "none":
             reason += f", and normalization {recipe.normalization} divides by their own deviation"
     distances = [float(f"{(each - lowest) / unit:.9g}") for each in earned]
     yield Idle(paths, dict(zip(paths, distances, strict=True)), reason, ("normalization", "length.type"))
+
+
+def _off_policy(recipe: Recipe) -> Iterator[Idle]:
+    options, steps = recipe.off_policy, recipe.budget.steps
+    paths = ("off_policy.type", "off_policy.k")
+    if options == Ppo(k=1):
+        reason = "ppo-1 samples each batch with the newest policy, as pipeline-0 does"
+        yield Idle(paths, dict(zip(paths, ("pipeline", 0), strict=True)), reason)
+    # Elsewhere a response may go on under newer weights.
+    elif recipe.execution.engine == "local" and steps <= (first := batches_sampled(options, 1)):
+        reason = f"all batches of {steps:,} step{'s' * (steps > 1)} are sampled by the first policy"
+        yield Idle(
+            paths,
+            dict(zip(paths, ("pipeline", steps - 1), strict=True)),
+            reason,
+            ("budget.steps", "execution.engine"),
+            budget=first + 1,
+        )
 
 
 def _within_budget(recipe: Recipe) -> Iterator[Idle]:
     """What comes into play only after the budget."""
     steps, prompts, task = recipe.budget.steps, recipe.batch.prompts, recipe.task
     if recipe.curriculum.no_positive_resampling is not None and isinstance(task, Registers):
-        asked = batches_sampled(recipe.off_policy, steps) * prompts
-        if asked <= task.prompts:
+        # Nothing is excluded from an epoch that begins before anything was seen, with a batch of the first policy.
+        epoch = max(1, ceil(batches_sampled(recipe.off_policy, 1) * prompts / task.prompts))
+        unaffected = epoch * task.prompts // prompts  # batches before the one in which that epoch begins
+        if steps <= unaffected:
+            asked = f"{steps * prompts:,} of the pool's {task.prompts:,}"
+            reason = f"no prompt comes up twice, {steps:,} steps train on {asked}"
+            if steps * prompts > task.prompts:
+                reason = f"no pass rate is known yet where an epoch of {steps:,} steps begins"
             yield Idle(
                 ("curriculum.no_positive_resampling",),
                 {"curriculum.no_positive_resampling": None},
-                f"no prompt comes up twice, {steps:,} steps ask {asked:,} of the pool's {task.prompts:,}",
+                reason,
                 ("budget.steps", "batch.prompts", "task.prompts", "off_policy.type", "off_policy.k"),
                 any_value=True,
-                budget=_steps_to_sample(recipe.off_policy, task.prompts // prompts + 1),
+                budget=unaffected + 1,
             )
     if recipe.evaluation.every > steps:
         yield Idle(
@@ -184,17 +228,7 @@ def _within_budget(recipe: Recipe) -> Iterator[Idle]:
         )
 
 
-def _steps_to_sample(options: OffPolicy, batches: int) -> int:
-    """The fewest steps in which so many batches are sampled: the inverse of `batches_sampled`."""
-    if isinstance(options, Pipeline):
-        return max(1, batches - options.k)
-    return (ceil(batches / options.k) - 1) * options.k + 1
-
-
 def _others(recipe: Recipe) -> Iterator[Idle]:
-    if recipe.off_policy == Ppo(k=1):
-        same: dict[str, Scalar] = {"off_policy.type": "pipeline", "off_policy.k": 0}
-        yield Idle(tuple(same), same, "ppo-1 samples each batch with the newest policy, as pipeline-0 does")
     if recipe.optimizer.warmup_steps == 0:
         path = "optimizer.warmup_steps"
         yield Idle((path,), {path: 1}, "a warm-up of 1 step begins at the whole rate, as none does")

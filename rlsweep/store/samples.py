@@ -65,14 +65,19 @@ class SampleFile:
 
 
 def write(run: RunFolder, attempt: Attempt, purpose: Purpose, step: int, samples: Sequence[Sample]) -> None:
-    """Write the samples of a step, in the place of what an earlier try at it wrote.
+    r"""Write the samples of a step, in the place of what an earlier try at it wrote.
 
-    Superseded where a newer attempt owns the run.
+    A lone surrogate, which UTF-8 can't hold, is written as the text `\ud800`. Superseded where a newer attempt owns
+    the run.
     """
     attempt.require_owner()
     run.samples.mkdir(exist_ok=True)
-    lines = [encode(asdict(sample)) + "\n" for sample in samples]
+    lines = [encode({name: _writable(value) for name, value in asdict(sample).items()}) + "\n" for sample in samples]
     write_text(run.samples / f"{purpose}-{step:06d}.jsonl", "".join(lines))
+
+
+def _writable(value: object) -> object:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def every(run: RunFolder) -> list[SampleFile]:

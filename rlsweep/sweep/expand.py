@@ -101,7 +101,7 @@ def expand(
         raise RecipeError("no recipe; give its file or a shipped name: " + ", ".join(shipped.names("recipe")))
     draft = load_draft(request.recipe, scale=request.scale, overrides=overrides)
     parts = draft.parts()
-    seeds_ = request.seeds or (parts.get("seed", 0),)
+    seeds_ = request.seeds or (parts["seed"],)
     points, texts, notes = _points(request, draft, parts, len(seeds_))
     spec = {
         "recipe": _lasting(request.recipe),

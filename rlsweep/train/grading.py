@@ -1,5 +1,6 @@
 """A verifier is somebody else's code: its time is limited, its answer checked, its failures are counted and bounded."""
 
+import asyncio
 import reprlib
 import signal
 import threading
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from rlsweep.errors import RlsweepError
+from rlsweep.store.samples import visible
 from rlsweep.tasks.protocol import Outcome, Prompt, Task
 
 VERIFIER_SECONDS = 10.0
@@ -20,6 +22,7 @@ _AGAIN_S = 1.0
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 _OUTCOMES = get_args(Outcome)
+_RAISED = (Exception, SystemExit, asyncio.CancelledError)  # what a verifier may raise; the last two are no Exception
 
 
 class _Hung(BaseException):
@@ -95,7 +98,7 @@ def _attempt(ask: Callable[[], object]) -> tuple[object, Failure | None]:
         return _within_limit(ask), None
     except _Hung:
         return None, Failure("hung", f"gave no answer within {VERIFIER_SECONDS:g} s")
-    except Exception as error:  # a verifier may raise anything
+    except _RAISED as error:
         return None, Failure(type(error).__name__, f"raised {type(error).__name__}: {_first_line(error)}")
 
 
@@ -134,9 +137,9 @@ def _within_limit(ask: Callable[[], object]) -> object:
     return answer
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # its own __str__ may be what is wrong
+    except _RAISED:  # its own __str__ may be what is wrong
         lines = []
-    return lines[0][:200] if lines else "no message"
+    return visible(lines[0][:200]) if lines else "no message"

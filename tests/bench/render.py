@@ -78,10 +78,10 @@ in the same order. The learning rate is so small that both sides sample from the
 everything: grading, advantages, metrics, our row in the journal, and the samples that are written every tenth step.
 
 {tables}
-*Nothing dropped* trains on the same sequences as TRL, with the same gradient; a plain loop, the prototype of this
-package, reached 1.8. The arithmetic is less: a prompt is computed once for its 8 responses, and so are responses to a
-prompt that are equal. Of a batch's {results["sampling"]["distinct"]} are distinct, because the answers of this task are
-short; long ones never repeat, which the line *each response by itself* shows. *Zero variance dropped*
+*Nothing dropped* trains on as many sequences as TRL under the same loss; a plain loop, the prototype of this package,
+reached 1.8. The arithmetic is less: a prompt is computed once for its 8 responses, and so are responses to a prompt
+that are equal. Of a batch's {results["sampling"]["distinct"]} are distinct, because the answers of this task are short;
+long ones hardly repeat, and the line *each response by itself* shows what is left then. *Zero variance dropped*
 trains on the groups whose answers differ, {trained:.0%} of all at this policy, and gives the same gradient up to its
 scale, since the others have no advantage; TRL trains on all. The prototype reached 2.5.
 

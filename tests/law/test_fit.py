@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rlsweep.law.curve import Curve
 from rlsweep.law.fit import Fit, fit
-from rlsweep.law.noise import SEED_SD_CEILING
+from rlsweep.law.flags import declines, dips
+from rlsweep.law.noise import SEED_SD_CEILING, WANDER
 from rlsweep.law.sigmoid import pass_rate
 
 DATA = Path(__file__).parent.parent / "data"
@@ -255,6 +256,44 @@ def test_a_dip_on_the_way_identifies_nothing_either() -> None:
     assert len(found) == 1 and found[0].endswith(
         "on the way; the law only rises, so a fit through this is not to be believed."
     )
+
+
+def wandering(rng: np.random.Generator, n: int, rho: float, tau: float, fallen: range = range(0)) -> Curve:
+    """A curve of the noise model from .2 to .8, in 512 prompts times 4; `fallen` evaluations lie .3 lower."""
+    compute, wander = np.linspace(0, 1, n), np.zeros(n)
+    wander[1:] = tau * rng.normal(size=n - 1)
+    for i in range(2, n):
+        wander[i] = rho * wander[i - 1] + np.sqrt(1 - rho**2) * wander[i]
+    truth = np.clip(pass_rate(compute, 0.8, 1.5, 0.1, 0.2) + wander, 0, 1)
+    truth[list(fallen)] -= 0.3
+    variance = truth * (1 - truth) / 2048
+    return Curve("w", 0, "flops", compute, np.clip(truth + np.sqrt(variance) * rng.normal(size=n), 0, 1), variance)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("rho", [0.5, 0.85])
+@pytest.mark.parametrize("n", [50, 200])
+def test_wander_is_no_fall_and_a_fall_is_none_of_wander(n: int, rho: float, known: bool) -> None:
+    """At the most wander of the noise model; a fall lasts a tenth of the run, or to its end."""
+    rng = np.random.default_rng(12)
+
+    def flagged(fallen: range) -> int:
+        curves = [wandering(rng, n, rho, max(WANDER), fallen) for _ in range(100)]
+        if not known:
+            curves = [replace(curve, variance=np.full(n, np.nan)) for curve in curves]
+        return sum(bool(declines(curve) or dips(curve)) for curve in curves)
+
+    assert flagged(range(0)) <= 2
+    for fallen in (range(n // 3, n // 3 + n // 10), range(7 * n // 10, 7 * n // 10 + 5), range(2 * n // 3, n)):
+        assert flagged(fallen) >= 97
+
+
+@pytest.mark.parametrize("n", [50, 200])
+def test_where_there_is_no_wander_a_small_fall_shows(n: int) -> None:
+    rng = np.random.default_rng(13)
+    curves = [wandering(rng, n, 0.5, 0.0) for _ in range(100)]
+    lower = 0.08 * (np.arange(n) >= 0.8 * n)
+    assert sum(bool(declines(replace(curve, pass_rate=curve.pass_rate - lower))) for curve in curves) >= 95
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from rlsweep.recipe.optimizer import Optimizer
 from rlsweep.recipe.reward import Reward
 from rlsweep.recipe.schema import Recipe
 from rlsweep.recipe.task import Registers
+from rlsweep.train.admission import admissible
+from rlsweep.train.curriculum import PromptStream
 
 
 def tiny(*overrides: str) -> Recipe:
@@ -37,6 +39,7 @@ def same(one: Recipe, other: Recipe) -> bool:
 
 
 SYNC = "off_policy=pipeline-0"
+THREE = "reward={correct: 2.1213203, wrong: 0, truncated: 0, unparseable: 0}"
 BINARY = "reward={correct: 1, wrong: 0, truncated: 0, unparseable: 0}"
 
 
@@ -70,6 +73,22 @@ BINARY = "reward={correct: 1, wrong: 0, truncated: 0, unparseable: 0}"
         ([], "off_policy=ppo-2", "off_policy=pipeline-1", False),
         ([], "optimizer.warmup_steps=0", "optimizer.warmup_steps=1", True),
         ([], "optimizer.warmup_steps=1", "optimizer.warmup_steps=2", False),
+        # Within the budget all batches are the first policy's: version b - k is of 0 for b <= k, nk of 0 for b < k.
+        (["budget.steps=3"], "off_policy=pipeline-2", "off_policy=pipeline-6", True),
+        (["budget.steps=4"], "off_policy=pipeline-2", "off_policy=pipeline-6", False),
+        (["budget.steps=3"], "off_policy=ppo-3", "off_policy=ppo-7", True),
+        (["budget.steps=4"], "off_policy=ppo-3", "off_policy=ppo-7", False),
+        (["budget.steps=3"], "off_policy=pipeline-2", "off_policy=ppo-3", True),
+        (["budget.steps=3"], "off_policy=pipeline-1", "off_policy=ppo-2", False),
+        (["budget.steps=4"], "off_policy=pipeline-8", "off_policy=ppo-8", True),
+        (["budget.steps=9"], "off_policy=pipeline-8", "off_policy=ppo-8", False),
+        (["budget.steps=1"], "off_policy=pipeline-0", "off_policy=ppo-8", True),
+        (["budget.steps=1"], "off_policy=ppo-1", "off_policy=pipeline-5", True),
+        (["budget.steps=2"], "off_policy=ppo-1", "off_policy=pipeline-5", False),
+        (["budget.steps=4", "execution.engine=vllm"], "off_policy=pipeline-8", "off_policy=ppo-8", False),
+        (["budget.steps=1"], "loss=dapo", "loss=cispo", True),
+        (["budget.steps=2"], "loss=dapo", "loss=cispo", False),
+        (["budget.steps=1", "loss.eps_max=0.9"], "loss.eps_max=0.8", "loss.eps_max=0.9", False),
         # Averages.
         (["loss=gspo"], "aggregation=sample", "aggregation=prompt", True),
         ([], "aggregation=sample", "aggregation=prompt", False),
@@ -84,6 +103,18 @@ BINARY = "reward={correct: 1, wrong: 0, truncated: 0, unparseable: 0}"
         (["batch.rollouts=2", "reward.truncated=0"], "normalization=prompt", "normalization=batch", False),
         (["batch.rollouts=2", "length=penalty"], "normalization=prompt", "normalization=batch", False),
         (["batch.rollouts=2", "curriculum.zero_variance=keep"], "normalization=prompt", "normalization=batch", False),
+        # Of two rewards 2 apart the deviation is 1; of three, two of them alike, where they are 3 / sqrt 2 apart.
+        (["batch.rollouts=2"], "normalization=none", "normalization=batch", True),
+        (["batch.rollouts=2"], "normalization=none", "normalization=prompt", True),
+        (["batch.rollouts=2", "batch.prompts=1"], "normalization=none", "normalization=prompt", True),
+        (["batch.rollouts=3"], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=3", THREE], "normalization=none", "normalization=batch", True),
+        (["batch.rollouts=4"], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=2", BINARY], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=2", "reward.truncated=0"], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=2", "length=penalty"], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=2", "curriculum.zero_variance=keep"], "normalization=none", "normalization=batch", False),
+        (["batch.rollouts=2", "normalization=none"], BINARY, "reward.correct=1", False),
         # Rewards count by their distances, under a normalization by their ratios.
         ([], BINARY, "reward.correct=1", True),
         ([], BINARY, "reward={correct: 3, wrong: 2.7, truncated: 2.7, unparseable: 2.7}", True),
@@ -94,10 +125,10 @@ BINARY = "reward={correct: 1, wrong: 0, truncated: 0, unparseable: 0}"
         (["normalization=none"], BINARY, "reward={correct: 2, wrong: 1, truncated: 1, unparseable: 1}", True),
         (["length=penalty"], BINARY, "reward.correct=1", False),
         (["length=penalty"], BINARY, "reward={correct: 2, wrong: 1, truncated: 1, unparseable: 1}", True),
-        # The budget: pipeline-8 samples 8 batches of 64 more, of a pool of 4096.
-        (["budget.steps=56"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=null", True),
-        (["budget.steps=56"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=0.5", True),
-        (["budget.steps=57"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=null", False),
+        # The budget: 64 batches of 64 train on all of a pool of 4096; what is sampled ahead of the end has no say.
+        (["budget.steps=64"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=null", True),
+        (["budget.steps=64"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=0.5", True),
+        (["budget.steps=65"], "curriculum.no_positive_resampling=0.9", "curriculum.no_positive_resampling=null", False),
         (["budget.steps=30"], "evaluation.every=31", "evaluation.every=32", True),
         (["budget.steps=30"], "evaluation.every=30", "evaluation.every=31", False),  # the last is off the schedule
         # Never the same.
@@ -134,9 +165,19 @@ def test_why_names_leaves_values_reason_and_budget() -> None:
     steps = "budget.steps=20"
     why = why_the_same(tiny(steps), tiny(steps, "curriculum.no_positive_resampling=null"))
     assert why == (
-        "curriculum.no_positive_resampling (0.9 and null) changes nothing here: no prompt comes up twice, 20 steps ask "
-        "1,792 of the pool's 4,096; budget.steps=57 or more would do"
+        "curriculum.no_positive_resampling (0.9 and null) changes nothing here: no prompt comes up twice, 20 steps "
+        "train on 1,280 of the pool's 4,096; budget.steps=65 or more would do"
     )
+    # Where one alone would need more, the first number with which they part; none where no number would do.
+    for one, other, steps, first in (
+        ("pipeline-3", "pipeline-6", 3, 5),
+        ("pipeline-2", "pipeline-6", 3, 4),
+        ("pipeline-8", "ppo-8", 4, 9),
+        ("ppo-1", "pipeline-5", 1, 2),
+        ("ppo-1", "pipeline-0", 1, None),
+    ):
+        why = why_the_same(*(tiny(f"budget.steps={steps}", f"off_policy={each}") for each in (one, other)))
+        assert why.endswith(f"; budget.steps={first} or more would do") if first else "budget.steps" not in why
     why = why_the_same(tiny(SYNC, "loss=dapo"), tiny(SYNC))
     assert why.startswith("loss.type (dapo and cispo), loss.eps_low (0.2 and -), loss.eps_high (0.26 and -), loss.eps_")
     assert why.count("importance ratios are 1") == 1
@@ -145,18 +186,57 @@ def test_why_names_leaves_values_reason_and_budget() -> None:
 schemes = st.one_of(st.integers(0, 20).map(lambda k: Pipeline(k=k)), st.integers(1, 20).map(lambda k: Ppo(k=k)))
 
 
-@settings(deadline=None, max_examples=60)
-@given(schemes, st.integers(1, 9), st.integers(1, 60), st.integers(1, 40))
-def test_the_budget_that_is_named_is_the_first_that_would_do(
+def trained(scheme: OffPolicy, prompts: int, pool: int, steps: int, threshold: float | None, easy: int) -> list[Any]:
+    """Batches that are trained and the versions that sample them; prompt `easy` is right and all others are wrong."""
+    stream = PromptStream(Curriculum(no_positive_resampling=threshold), pool, seed=0)
+    admitted: list[Any] = []
+    for version in range(steps):
+        while len(admitted) < admissible(scheme, version):
+            admitted.append((version, stream.next_batch(prompts)))
+        for prompt in admitted[version][1]:
+            stream.observe(prompt, int(prompt == easy), 1)
+    return admitted[:steps]
+
+
+@settings(deadline=None, max_examples=100)
+@given(schemes, st.integers(1, 9), st.integers(2, 30), st.integers(1, 20))
+def test_a_prompt_is_excluded_in_vain_until_a_later_policy_asks_it_again(
     scheme: OffPolicy, prompts: int, pool: int, steps: int
 ) -> None:
-    def found(steps: int) -> list[int | None]:
-        recipe = replace(base, budget=Budget(steps=steps))
-        return [each.budget for each in idle(recipe) if "curriculum.no_positive_resampling" in each.leaves]
+    """A simulation in which each prompt in turn has become easy."""
+    recipe = replace(tiny(), off_policy=scheme, task=Registers(prompts=pool), batch=Batch(prompts=prompts, rollouts=2))
 
-    base = replace(tiny(), off_policy=scheme, task=Registers(prompts=pool), batch=Batch(prompts=prompts, rollouts=2))
-    first = next(number for number in range(1, 1000) if not found(number))
-    assert found(steps) == ([first] if steps < first else [])
+    def counts(steps: int) -> bool:
+        runs = [[trained(scheme, prompts, pool, steps, each, easy) for each in (0.9, None)] for easy in range(pool)]
+        return any(first != second for first, second in runs)
+
+    found = [
+        each.budget
+        for each in idle(replace(recipe, budget=Budget(steps=steps)))
+        if "curriculum.no_positive_resampling" in each.leaves
+    ]
+    if not found:
+        # The next prompt in line may not have been seen; by two more rounds of the pool and the lag one has.
+        assert counts(steps + 2 * pool + 2 * scheme.k)
+        return
+    (first,) = found
+    assert first is not None and steps < first
+    assert not counts(steps) and not counts(first - 1)
+    # With the budget that is named, a batch holds a prompt of a later epoch, after a step.
+    last, _ = trained(scheme, prompts, pool, first, None, 0)[-1]
+    assert last > 0 and first * prompts > pool
+    shorter = replace(recipe, budget=Budget(steps=first))
+    assert not [each for each in idle(shorter) if "curriculum.no_positive_resampling" in each.leaves]
+
+
+@settings(deadline=None, max_examples=100)
+@given(schemes, schemes, st.integers(1, 24))
+def test_schemes_are_one_where_the_same_versions_sample_all_batches(
+    one: OffPolicy, other: OffPolicy, steps: int
+) -> None:
+    recipes = [replace(tiny(), off_policy=each, budget=Budget(steps=steps)) for each in (one, other)]
+    versions = [[version for version, _ in trained(each, 1, 2, steps, None, 0)] for each in (one, other)]
+    assert same(*recipes) is (versions[0] == versions[1])
 
 
 @pytest.mark.parametrize(
@@ -201,6 +281,9 @@ POOL: dict[str, Any] = {
     "batch": Batch(prompts=16, rollouts=8),
     "off_policy": Pipeline(k=0),
 }
+AHEAD: dict[str, Any] = {"batch": Batch(prompts=8, rollouts=8), "off_policy": Pipeline(k=6)}
+BY_ONE = Reward(correct=1.0, wrong=0.0, truncated=0.0, unparseable=0.0)
+UNCLIPPED: dict[str, Any] = {"optimizer": Optimizer(lr=1e-3, warmup_steps=0, eps=1e-3, grad_clip=1e3)}
 EASY = Curriculum(zero_variance="keep", no_positive_resampling=0.01)
 ALL = Curriculum(zero_variance="keep", no_positive_resampling=None)
 
@@ -265,6 +348,13 @@ def base(small_recipe: Recipe) -> Recipe:
         ({"batch": Batch(prompts=1, rollouts=8)}, {"aggregation": "token"}, {"aggregation": "prompt"}),
         ({"batch": Batch(prompts=1, rollouts=8)}, {"aggregation": "sample"}, {"aggregation": "prompt"}),
         ({}, {"aggregation": "token"}, {"aggregation": "prompt"}),
+        ({**TWO, **UNCLIPPED}, {"normalization": "none"}, {"normalization": "batch"}),
+        ({**TWO, **UNCLIPPED, "reward": BY_ONE}, {"normalization": "none"}, {"normalization": "batch"}),
+        (NEAR, {"off_policy": Pipeline(k=3)}, {"off_policy": Pipeline(k=6)}),
+        (NEAR, {"off_policy": Pipeline(k=2)}, {"off_policy": Ppo(k=7)}),
+        (NEAR, {"off_policy": Pipeline(k=1)}, {"off_policy": Pipeline(k=2)}),
+        ({**NEAR, "budget": Budget(steps=1)}, {"off_policy": Pipeline(k=0)}, {"off_policy": Ppo(k=3)}),
+        ({"budget": Budget(steps=1)}, {"loss": Dapo()}, {"loss": Cispo()}),
         ({"batch": Batch(prompts=1, rollouts=8)}, {"normalization": "prompt"}, {"normalization": "batch"}),
         (TWO, {"normalization": "prompt"}, {"normalization": "batch"}),
         ({}, {"normalization": "prompt"}, {"normalization": "batch"}),
@@ -276,6 +366,8 @@ def base(small_recipe: Recipe) -> Recipe:
         ({}, {"evaluation": Evaluation(every=4, prompts=1)}, {"evaluation": Evaluation(every=5, prompts=1)}),
         ({**POOL, "budget": Budget(steps=1)}, {"curriculum": EASY}, {"curriculum": ALL}),
         ({**POOL, "budget": Budget(steps=2)}, {"curriculum": EASY}, {"curriculum": ALL}),
+        ({**POOL, "budget": Budget(steps=2), "off_policy": Pipeline(k=1)}, {"curriculum": EASY}, {"curriculum": ALL}),
+        ({**AHEAD, "task": Registers(prompts=40)}, {"curriculum": EASY}, {"curriculum": ALL}),
         ({"length": Penalty(limit=12, ramp=6)}, {"reward": SPREAD}, {"reward": replace(SPREAD, correct=1.5)}),
     ],
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlsweep.model.context import Context
 from rlsweep.model.load import load_model
 from rlsweep.model.logprobs import pack, response_logprobs
 from rlsweep.rollout.local import LocalEngine, _draw
@@ -57,6 +58,59 @@ def test_a_rollout_depends_on_its_request_alone(random_model_folder: str) -> Non
         for other in (backwards[id_], alone[id_]):
             assert [r.tokens for r in group.rollouts] == [r.tokens for r in other.rollouts]
     assert len({r.tokens for g in together.values() for r in g.rollouts}) > 8
+
+
+@pytest.mark.parametrize("interruption", [None, Interruption((5, 9), (9,))], ids=["plain", "interrupted"])
+def test_what_rollouts_have_in_common_is_computed_once(
+    random_model_folder: str, interruption: Interruption | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cold rollouts agree for a while. Each is drawn again alone, token by token, from the same random numbers; the
+    engine reads one row for each text that differs, and none for a rollout that has ended."""
+    rows: list[int] = []
+    read = Context.read
+
+    def counted(self: Context, ids: torch.Tensor) -> torch.Tensor:
+        rows.append(len(ids))
+        return read(self, ids)
+
+    monkeypatch.setattr(Context, "read", counted)
+    temperature, longest, at = 0.15, 10, 4
+    # A prompt that is asked twice, with other random numbers, stays two requests.
+    prompts = [*PROMPTS, PROMPTS[0]]
+    requests = [
+        Request(i, p, 6, 50 + i, temperature, longest, (at,) * 6 if interruption else ()) for i, p in enumerate(prompts)
+    ]
+    groups = sample(engine(random_model_folder, interruption, eos=33), requests)
+    model, _ = load_model(random_model_folder)
+    texts: list[set[tuple[int, tuple[int, ...]]]] = [set() for _ in range(longest)]
+    for request in requests:
+        noise = np.random.default_rng(request.seed).random((6, longest))
+        for rollout, numbers in zip(groups[request.id].rollouts, noise, strict=True):
+            said: list[int] = []
+            for place, number in enumerate(numbers):
+                if interruption and 9 not in said[:at] and at <= place < at + 2:
+                    said.append(interruption.phrase[place - at])
+                else:
+                    with torch.no_grad():
+                        logits = model(input_ids=torch.tensor([[*request.prompt, *said]])).logits[0, -1].double()
+                    shares = torch.softmax(logits / temperature, -1).cumsum(-1)
+                    said.append(int((shares <= number).sum()))
+                if said[-1] == 33 or place == longest - 1:
+                    break
+                texts[place].add((request.id, tuple(said)))
+            assert rollout.tokens == tuple(said)
+    expected = [len(each) for each in texts if each]
+    assert rows == expected and max(rows) < 30 and len(set(rows)) > 2
+
+
+def test_one_text_ends_where_another_splits(random_model_folder: str) -> None:
+    """As many texts go on as before, but not the same ones."""
+    ends, splits = Request(0, PROMPTS[0], 2, 1, 1.0, 1), Request(1, PROMPTS[2], 2, 3, 1.0, 6)
+    alone = sample(engine(random_model_folder), [splits])[1]
+    assert alone.rollouts[0].tokens[0] != alone.rollouts[1].tokens[0]
+    beside = sample(engine(random_model_folder), [ends, splits])[1]
+    for one, other in zip(alone.rollouts, beside.rollouts, strict=True):
+        assert one.tokens == other.tokens and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_rollouts_stop_at_the_end_of_sequence_or_the_limit(random_model_folder: str) -> None:

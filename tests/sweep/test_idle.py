@@ -6,6 +6,8 @@ import pytest
 
 from rlsweep.errors import RecipeError
 from rlsweep.recipe import shipped
+from rlsweep.recipe.fields import sections, top_leaves
+from rlsweep.recipe.key import NOT_IDENTITY
 from rlsweep.sweep.expand import Sweep, expand
 
 
@@ -47,7 +49,7 @@ def test_what_ships_states_nothing_in_vain(recipe: str, scale: str) -> None:
             [
                 "variants curriculum.no_positive_resampling=0.9 and curriculum.no_positive_resampling=null would train",
                 "(0.9 and null) changes nothing here: no prompt comes up twice",
-                "budget.steps=57 or more would do",
+                "budget.steps=65 or more would do",
             ],
         ),
         (
@@ -67,6 +69,12 @@ def test_what_ships_states_nothing_in_vain(recipe: str, scale: str) -> None:
             ["optimizer.lr=1e-4,3e-4", "loss=dapo,gspo", "aggregation=sample,prompt"],
             ["optimizer.lr=0.0001,loss=gspo,aggregation=sample and optimizer.lr=0.0001,loss=gspo,aggregation=prompt"],
         ),
+        (
+            ["budget.steps=4"],
+            ["off_policy=pipeline-8,ppo-8"],
+            ["off_policy.type (pipeline and ppo)", "all batches of 4 steps are", "budget.steps=9 or more would do"],
+        ),
+        (["batch.rollouts=2"], ["normalization=none,batch"], ["(none and batch)", "have one deviation, and it is 1"]),
         (["budget.steps=30"], ["evaluation.every=50,70"], ["(50 and 70)", "budget.steps=50 or more would do"]),
     ],
 )
@@ -85,6 +93,16 @@ def test_leave_one_out_leaves_an_arm_like_the_base_out_and_says_why() -> None:
         assert "nothing here" in note
 
 
+def test_a_small_budget_refuses_no_recipe_for_its_staleness(mine: Path) -> None:
+    mine.write_text("extends: scalerl\noff_policy: ppo-7\nbudget: {steps: 4}")
+    for sweep in (tiny(recipe=mine), tiny("budget.steps=2"), tiny("budget.steps=4", vary=["loss=dapo,cispo"])):
+        assert sweep.runs and not any("off_policy" in note for note in sweep.notes)
+    sweep = tiny("budget.steps=4", leave_one_out=True)
+    (note,) = [note for note in sweep.notes if note.startswith("leave-one-out: off_policy stays as it is: ")]
+    assert note.endswith("budget.steps=9 or more would do")
+    assert "--set off_policy=ppo-8: off_policy.type" in refusal("budget.steps=4", "off_policy=ppo-8")
+
+
 def test_zipped_variants_like_each_other() -> None:
     assert "would train the same run" in refusal(zip_=["loss=dapo,cispo", "off_policy=pipeline-0,ppo-1"])
     assert len(tiny(zip_=["loss=dapo,cispo", "off_policy=pipeline-0,ppo-2"]).runs) == 2
@@ -99,7 +117,7 @@ def test_zipped_variants_like_each_other() -> None:
         ("", ["optimizer.warmup_steps=1"], ["--set optimizer.warmup_steps=1: ", "(0 and 1) changes nothing here"]),
         ("off_policy: ppo-1", ["seed=3", SYNC], [f"--set {SYNC}: off_policy.type (ppo and pipeline), off_policy.k"]),
         ("off_policy: ppo-1", ["loss=dapo"], ["--set loss=dapo: loss.type (cispo and dapo)"]),
-        ("", ["budget.steps=10", "curriculum.no_positive_resampling=null"], ["resampling=null: ", "budget.steps=57"]),
+        ("", ["budget.steps=10", "curriculum.no_positive_resampling=null"], ["resampling=null: ", "budget.steps=65"]),
         ("loss: gspo", ["aggregation=sample"], ["--set aggregation=sample: aggregation (prompt and sample)"]),
         (
             "",
@@ -114,6 +132,23 @@ def test_an_override_that_changes_nothing(mine: Path, recipe: str, overrides: li
     message = refusal(*overrides, recipe=mine)
     for part in parts:
         assert part in message
+
+
+def test_a_recipe_of_only_a_name_has_an_axis_in_every_leaf_and_section(mine: Path) -> None:
+    mine.write_text("name: p")
+    values = {"aggregation": "prompt,sample", "normalization": "batch,prompt", "model": "{width: 64},{width: 128}"}
+    values |= {"task": "{prompts: 64},{prompts: 128}", "reward": "{correct: 1},{correct: .5, wrong: .1}"}
+    values |= {"sampling": "{temperature: .9},{temperature: 1}", "batch": "{rollouts: 4},{rollouts: 8}"}
+    values |= {"loss": "cispo,dapo", "curriculum": "{zero_variance: keep},{zero_variance: drop}"}
+    values |= {"off_policy": "pipeline-8,ppo-8", "length": "none,penalty", "optimizer": "{lr: 1e-4},{lr: 2e-4}"}
+    values |= {"evaluation": "{samples: 1},{samples: 2}"}
+    assert values.keys() == {*sections(), *top_leaves()} - {"name", "seed", *NOT_IDENTITY}
+    for key, given in values.items():
+        assert len(tiny(recipe=mine, vary=[f"{key}={given}"]).runs) == 2
+    for override in ("aggregation=prompt", "normalization=batch"):
+        assert len(tiny(override, recipe=mine, vary=["aggregation=prompt,sample"]).runs) == 2
+    assert len(tiny(recipe=mine, leave_one_out=True).runs) == 9
+    assert [run.seed for run in tiny(recipe=mine, seeds=2).runs] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +231,7 @@ def test_what_the_budget_makes_idle_is_noted_wherever_it_stands(mine: Path) -> N
     mine.write_text("curriculum: {no_positive_resampling: 0.5}\nbudget: {steps: 20}\nevaluation: {every: 30}")
     resampling, every = tiny(recipe=mine).notes
     assert resampling.startswith("curriculum.no_positive_resampling changes nothing here: no prompt comes up twice")
-    assert resampling.endswith("budget.steps=57 or more would do")
+    assert resampling.endswith("budget.steps=65 or more would do")
     assert every.startswith("evaluation.every changes nothing here: ") and every.endswith("30 or more would do")
     mine.write_text("curriculum: {no_positive_resampling: null}\nbudget: {steps: 20}")
     assert tiny(recipe=mine).notes == ()

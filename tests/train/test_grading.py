@@ -1,5 +1,6 @@
 """Verifiers that raise, hang or return nonsense: alone, in a whole run, and in a real trainer process."""
 
+import asyncio
 import os
 import re
 import signal
@@ -49,6 +50,11 @@ def graded(body: Callable[[], Any], said: list[str] | None = None, failures: Fai
     return verifier.grade(PROMPT, "#a", stopped=True, failures=failures or Failures("step", 100))
 
 
+class Leaving(Exception):
+    def __str__(self) -> str:
+        sys.exit(0)
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise OSError
@@ -84,6 +90,11 @@ def swallow(error: type[BaseException]) -> Callable[[], str]:
         (fail(KeyError()), "raised KeyError: no message,"),
         (fail(RecursionError("deep")), "raised RecursionError: deep,"),
         (fail(Unprintable()), "raised Unprintable: no message,"),
+        (fail(Leaving()), "raised Leaving: no message,"),
+        (fail(SystemExit(3)), "raised SystemExit: 3,"),
+        (lambda: sys.exit(), "raised SystemExit: no message,"),
+        (fail(asyncio.CancelledError("late")), "raised CancelledError: late,"),
+        (fail(ValueError("\ud800\x1b[2J")), "raised ValueError: \\ud800\\x1b[2J,"),
         (lambda: None, "returned None (valid: correct, wrong, truncated, unparseable),"),
         (lambda: "maybe\n", "returned 'maybe\\n' (valid: "),
         (lambda: True, "returned True (valid: "),
@@ -314,6 +325,14 @@ def run(tmp_path: Path, models: Path, model_folder: str, small_recipe: Recipe) -
     folder.path.mkdir(parents=True)
     folder.recipe.write_text(dump(small_recipe))
     return folder
+
+
+def test_a_verifier_that_exits_fails_the_run(run: RunFolder) -> None:
+    process = trainer(run, "if self.calls > 20: sys.exit()")
+    said, _ = process.communicate(timeout=200)
+    ended = outcome.read(run)
+    assert process.returncode == 1 and ended is not None and ended.state == "failed"
+    assert "the first time it raised SystemExit" in ended.reason and "Traceback" not in said
 
 
 def test_a_verifier_that_breaks_fails_the_run_and_mended_it_goes_on(

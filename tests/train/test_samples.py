@@ -90,6 +90,34 @@ def test_rows_worked_out_by_hand(small_recipe: Recipe) -> None:
     ]
 
 
+def test_text_that_utf_8_cannot_hold_is_written_as_an_escape(small_recipe: Recipe, tmp_path: Path) -> None:
+    class Odd(RegisterTask):
+        def answer(self, response: str) -> str | None:
+            return "\udfff" + response
+
+    class OddTokenizer:
+        def decode(self, ids: Any) -> str:
+            return f"é\n\\ud800\ud800{len(ids)}"
+
+    tokens = Tokens(new_tokenizer(ALPHABET), Odd(small_recipe.task))
+    tokens.tokenizer = OddTokenizer()  # type: ignore[assignment]
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
+    one = rollout(ids("a", "<eos>"), (FREE,) * 2, "stop", (0, 0, 2))
+    group = Graded(0, ids("="), (one,), ("wrong",))
+    found = choose(small_recipe, tokens, "train", 10, [group], [Prompt("=", "b\udc80")], {})
+    owner = attempts.claim(run)
+    samples.write(run, owner, "train", 10, found)
+    (file,) = samples.every(run)
+    before = file.path.read_bytes()
+    (sample,) = samples.read(file)
+    assert (sample.prompt, sample.response) == ("é\n\\ud800\\ud8001", "é\n\\ud800\\ud8002")
+    assert sample.answer is not None and sample.answer.startswith("\\udfff")
+    assert (sample.reference, sample.outcome, sample.tokens) == ("b\\udc80", "wrong", 2)
+    samples.write(run, owner, "train", 10, found)
+    assert file.path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
