@@ -70,14 +70,14 @@ def _smooth(curve: Curve) -> np.ndarray:
 
 
 def _swing(curve: Curve) -> float:
-    """How far wander alone may carry a curve of five evaluations or more down: 2.3 sqrt(2 ln n) sd of the smoothed rate.
+    """How far wander alone may carry five evaluations or more down: 2.3 sqrt(2 ln n) sd of the smoothed rate.
     (The extremes of n normal values lie about 2 sqrt(2 ln n) sd apart.)
 
-    The sd is by how far smoothed rates lie off the middle of two others, a tenth of the curve (at most 8 evaluations)
+    The sd is by how far smoothed rates lie off the middle of two others, a 16th of the curve (at most 8 evaluations)
     before and after. It is a median, so that the fall looked for doesn't count, and no more than the noise model has.
     """
     smooth = _smooth(curve)
-    lag = min(max(len(smooth) // 10, 1), 8)
+    lag = min(max(len(smooth) // 16, 1), 8)
     off = smooth[lag:-lag] - (smooth[: -2 * lag] + smooth[2 * lag :]) / 2
     seen = float(np.median(np.abs(off))) / (0.6745 * 1.5**0.5)
     sd = min(seen, np.hypot(_sampling_sd(curve), max(WANDER)))

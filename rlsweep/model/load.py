@@ -8,8 +8,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from rlsweep.errors import RecipeError
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+from rlsweep.recipe.model import TOKENIZER_FILES
 
 
 def load_model(source: str | Path, revision: str | None = None) -> tuple[PreTrainedModel, Any]:

@@ -19,6 +19,7 @@ from rlsweep.recipe.fields import (
     top_leaves,
 )
 from rlsweep.recipe.key import as_local
+from rlsweep.recipe.model import TOKENIZER_FILES
 from rlsweep.recipe.nodes import Node, Place
 from rlsweep.recipe.schema import Recipe
 
@@ -222,6 +223,9 @@ def _anchored(node: Node, path: str, value: str) -> str:
     base = Path() if node.place.line is None else Path(node.place.source).parent
     local = base / Path(value).expanduser()
     if value and local.exists():
+        is_model = path == "model.path" and (local / "config.json").is_file()
+        if is_model and not any((local / name).is_file() for name in TOKENIZER_FILES):
+            raise node.place.error(path, f"{value!r} holds no tokenizer; one of {', '.join(TOKENIZER_FILES)} is needed")
         return str(local.resolve())
     if as_local(value) is not None:
         raise node.place.error(path, f"{value!r}: no such file or folder")

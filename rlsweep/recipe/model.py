@@ -7,6 +7,8 @@ from rlsweep.recipe.check import require
 
 Precision = Literal["float32", "bfloat16"]
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+"""A model's folder holds at least one of these."""
 HEAD_SIZE = 32
 """Width of the embedded model's attention heads: the smallest that vLLM runs on a CPU."""
 

@@ -82,6 +82,7 @@ def build(
         betas=(options.beta1, options.beta2),
         eps=options.eps,
         weight_decay=options.weight_decay,
+        fused=True,
     )
     clock = Clock(recipe.execution.devices, parameter_count(model), started)
     prepared_model, prepared_optimizer = accelerator.prepare(model.eval(), optimizer)

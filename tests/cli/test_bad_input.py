@@ -157,11 +157,26 @@ def test_the_installed_command_says_the_same(tmp_path: Path, case: Case) -> None
     assert not (tmp_path / "root").exists()
 
 
-def test_a_model_folder_without_tokenizer_fails_its_run_with_the_reason(
+@pytest.mark.parametrize("command", ["plan", "ablate"])
+def test_a_model_folder_without_tokenizer_is_refused(
+    call: Call, tmp_path: Path, model_folder: str, command: str
+) -> None:
+    model, root = tmp_path / "model", tmp_path / "root"
+    shutil.copytree(model_folder, model)
+    for path in model.glob("tokenizer*"):
+        path.unlink()
+    chosen = f"model={{type: pretrained, path: '{model}'}}"
+    result = call(command, "scalerl", "--scale", "tiny", "--set", chosen, "--name", "s", "--root", str(root))
+    assert result.exit_code == 2 and "Traceback" not in result.output and not root.exists()
+    assert f"'{model}' holds no tokenizer; one of tokenizer.json, " in result.stderr
+
+
+def test_a_model_folder_that_loses_its_tokenizer_fails_its_run_with_the_reason(
     call: Call, tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told by a real trainer, before it loads the weights."""
     monkeypatch.setattr("rlsweep.track.sync", lambda root, name, say: None)
+    monkeypatch.setattr("rlsweep.recipe.draft.TOKENIZER_FILES", ("config.json",))
     model, root = tmp_path / "model", str(tmp_path / "root")
     shutil.copytree(model_folder, model)
     for path in model.glob("tokenizer*"):
