@@ -52,15 +52,17 @@ def idle(recipe: Recipe) -> list[Idle]:
     return [each for rule in rules for each in rule(recipe)]
 
 
-def effective_form(recipe: Recipe) -> Mapping[str, Scalar]:
+def effective_form(recipe: Recipe, *, within_budget: bool = True) -> Mapping[str, Scalar]:
     """The leaves with one value for all that would train the same run; name and execution are left out.
 
-    Recipes of equal form train the same run.
+    Recipes of equal form train the same run: within their budget, or else however far it is raised.
     """
     form = {
         path: value for path, value in leaves(recipe).items() if path != "name" and not path.startswith("execution.")
     }
     for each in idle(recipe):
+        if each.budget is not None and not within_budget:
+            continue
         for path in each.leaves:
             del form[path]
         form |= each.instead

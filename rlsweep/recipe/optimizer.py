@@ -26,6 +26,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         require(self.lr > 0, "lr", self.lr, "above 0: nothing is learnt at 0")
+        require(self.lr <= 1e6, "lr", self.lr, "at most 1e6: float32 holds no weights beyond")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "0 or more")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         for name in ("beta1", "beta2"):

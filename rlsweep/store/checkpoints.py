@@ -5,7 +5,7 @@
 """
 
 import errno
-import hashlib
+import math
 import os
 import re
 import secrets
@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlsweep.errors import RlsweepError
+from rlsweep.store import manifest
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import half_written, read_json, sync_folder, sync_tree, write_json
+from rlsweep.store.files import half_written, sync_folder, sync_tree
 from rlsweep.store.layout import RunFolder
 
 _NAME = re.compile(r"step-(\d{6,})")
-_MANIFEST = "manifest.json"
 _DAMAGED = "damaged-"
 
 
@@ -53,7 +52,7 @@ def every(run: RunFolder) -> list[Checkpoint]:
     found = []
     for name in _names(run):
         match = _NAME.fullmatch(name)
-        if match:
+        if match and (run.checkpoints / name).is_dir():
             found.append(Checkpoint(run.checkpoints / name, int(match[1])))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
 
@@ -63,9 +62,10 @@ def newest(run: RunFolder) -> Checkpoint | None:
     return max(every(run), key=lambda checkpoint: checkpoint.step, default=None)
 
 
-def resumable(run: RunFolder) -> Checkpoint | None:
-    """The newest checkpoint that a run can go on from, or None."""
-    return max((each for each in every(run) if each.resumable), key=lambda each: each.step, default=None)
+def resumable(run: RunFolder, before: float = math.inf) -> Checkpoint | None:
+    """The newest checkpoint, of those `before` a step, that a run can go on from, or None."""
+    found = (each for each in every(run) if each.resumable and each.step < before)
+    return max(found, key=lambda each: each.step, default=None)
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def writing(run: RunFolder, attempt: Attempt, step: int) -> Iterator[Path]:
     try:
         yield beside
         attempt.require_owner()
-        write_json(beside / _MANIFEST, {name: _digest(beside / name) for name in _files(beside)})
+        manifest.write(beside)
         sync_tree(beside)
         attempt.require_owner()
         _put(beside, target, attempt)
@@ -107,23 +107,7 @@ def take_over(run: RunFolder, attempt: Attempt) -> None:
 
 def damage(checkpoint: Checkpoint) -> str | None:
     """What is wrong with the files of a checkpoint, in a few words; None where all are as they were written."""
-    try:
-        manifest = read_json(checkpoint.path / _MANIFEST)
-        wanted = {name: tuple(digest) for name, digest in manifest.items()}
-    except FileNotFoundError:
-        return f"{_MANIFEST} is missing"
-    except (RlsweepError, AttributeError, TypeError):
-        return f"{_MANIFEST} can't be read"
-    for name, digest in wanted.items():
-        if not checkpoint.resumable and Path(name).parts[0] == checkpoint.resume.name:
-            continue  # let go on purpose
-        try:
-            found = _digest(checkpoint.path / name)
-        except FileNotFoundError:
-            return f"{name} is missing"
-        if found != digest:
-            return f"{name} is not what was written"
-    return None
+    return manifest.damage(checkpoint.path, None if checkpoint.resumable else checkpoint.resume.name)
 
 
 def set_aside(checkpoint: Checkpoint) -> Path:
@@ -186,16 +170,6 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(gone)
-
-
-def _files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def _digest(path: Path) -> tuple[int, str]:
-    """Bytes of a file, and their SHA-256."""
-    with open(path, "rb") as file:
-        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _names(run: RunFolder) -> list[str]:

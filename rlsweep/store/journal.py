@@ -81,11 +81,11 @@ def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
     """
     attempt.require_owner()
     data = read_bytes(run.journal)
-    if length > len(data) or (length and data[length - 1 : length] != b"\n"):
+    if not _ends_a_row(data, length):
         raise RlsweepError(
             f"{run.journal}: has {len(data)} bytes and no row that ends at byte {length}, "
             "which its checkpoint records; the file was changed by hand or is damaged. Put it back, or remove "
-            f"the newest folder in {run.checkpoints} to go on from the one before"
+            f"the folders in {run.checkpoints} to begin again from the start"
         )
     tail = b"".join(whole_rows(data[length:]))
     if tail:
@@ -99,6 +99,15 @@ def rewind(run: RunFolder, attempt: Attempt, length: int) -> None:
     # between its last look at who owns the run and its write has the old one open, and writes where nobody reads.
     if run.journal.exists():
         write_bytes(run.journal, data[:length], attempt.require_owner)
+
+
+def covers(run: RunFolder, length: int) -> bool:
+    """Whether the journal has a row that ends at byte `length`, as a checkpoint recorded it."""
+    return _ends_a_row(read_bytes(run.journal), length)
+
+
+def _ends_a_row(data: bytes, length: int) -> bool:
+    return length <= len(data) and (length == 0 or data[length - 1 : length] == b"\n")
 
 
 def _not_in(tail: bytes, before: bytes) -> bytes:

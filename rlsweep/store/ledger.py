@@ -25,8 +25,14 @@ class Intent:
 
 
 def read(folder: SweepFolder) -> list[Row]:
-    """All rows, oldest first; none where there is no ledger."""
-    return read_rows(folder.ledger)
+    """All rows, oldest first; none where there is no ledger. RlsweepError where it is damaged."""
+    try:
+        rows = read_rows(folder.ledger)
+    except RlsweepError as error:
+        raise RlsweepError(f"{error}; take that line out, and `rlsweep ablate` asks for its runs again") from error
+    if not rows and folder.ledger.exists() and folder.ledger.stat().st_size:
+        raise RlsweepError(f"{folder.ledger}: no whole row in it; the file is damaged. Put it back, or move it away")
+    return rows
 
 
 def append(folder: SweepFolder, rows: list[Row]) -> None:

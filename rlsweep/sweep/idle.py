@@ -36,7 +36,9 @@ def same_runs(these: Iterable["Run"], those: Sequence["Run"]) -> str:
     """Why the variants of two sweeps would train the same runs under other keys; "" where one differs, or no key."""
     why = ""
     for one, other in zip(these, those, strict=True):
-        if effective_form(one.recipe) != effective_form(other.recipe):
+        # A knob that counts once the budget is raised is no mistake.
+        forms = [effective_form(run.recipe, within_budget=False) for run in (one, other)]
+        if forms[0] != forms[1]:
             return ""
         if not why and one.key != other.key:
             why = why_the_same(one.recipe, other.recipe)

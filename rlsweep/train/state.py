@@ -19,7 +19,7 @@ from rlsweep.store import checkpoints
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.checkpoints import Checkpoint
 from rlsweep.store.files import read_json, write_json
-from rlsweep.store.journal import Journal
+from rlsweep.store.journal import Journal, covers
 from rlsweep.store.layout import RunFolder
 from rlsweep.tasks.make import make_task
 from rlsweep.tasks.protocol import Task
@@ -152,13 +152,16 @@ def _undamaged(run: RunFolder, attempt: Attempt, say: Say) -> Checkpoint | None:
     checkpoints.take_over(run, attempt)
     while (checkpoint := checkpoints.resumable(run)) is not None:
         fault = checkpoints.damage(checkpoint)
+        before = checkpoints.resumable(run, before=checkpoint.step)
+        # Where there is nothing to go back to, rewinding the journal says what is wrong: a whole run isn't begun again.
+        if fault is None and before and not covers(run, read_json(checkpoint.path / "state.json")["journal_length"]):
+            fault = f"{run.journal.name} lacks rows that it covers"
         if fault is None:
             return checkpoint
         attempt.require_owner()
         aside = checkpoints.set_aside(checkpoint)
-        before = checkpoints.resumable(run)
         whence = f"step {before.step}" if before else "the start"
-        say(f"warning: {checkpoint.path} is damaged ({fault}): kept as {aside.name}, going on from {whence}")
+        say(f"warning: {checkpoint.path} can't be used ({fault}): kept as {aside.name}, going on from {whence}")
     return None
 
 

@@ -105,9 +105,9 @@ def update(
     shared = None
     if shares_prompts(batch, recipe.execution.microbatch_tokens) and can_share_prompts(model):
         shared = SharedPrompts(model, recipe.model.dtype, batch.prompts, device)
-    for rows in micro_batches(batch, recipe.execution.microbatch_tokens):
-        equal = equal_rows(batch, rows)
-        firsts = [copies[0] for copies in equal]
+    for part in micro_batches(batch, recipe.execution.microbatch_tokens):
+        equal = equal_rows(batch, part)
+        firsts, rows = [copies[0] for copies in equal], [row for copies in equal for row in copies]
         prompts = [batch.prompts[row] for row in firsts]
         packed = pack(prompts, [batch.rollouts[row].tokens for row in firsts], device)
         logp, entropy = response_logprobs(

@@ -17,6 +17,7 @@ from rlsweep.recipe.key import embedded_identity
 from rlsweep.recipe.model import Embedded
 from rlsweep.recipe.schema import SEMANTICS, Recipe
 from rlsweep.recipe.task import Registers
+from rlsweep.store import manifest
 from rlsweep.store.files import sync_folder, sync_tree, write_json
 from rlsweep.tasks.registers import ALPHABET, RegisterTask
 
@@ -44,7 +45,13 @@ def _cached(recipe: Recipe, section: Embedded, models: Path) -> Path:
     digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:12]
     folder = models / f"embedded-{digest}"
     if folder.is_dir():
-        return folder
+        fault = manifest.damage(folder)
+        if fault is None:
+            return folder
+        aside = folder.with_name(f"damaged-{folder.name}-{secrets.token_hex(4)}")
+        print(f"warning: {folder} is damaged ({fault}): kept as {aside.name} and made again", flush=True)
+        with contextlib.suppress(FileNotFoundError):  # another run has put it aside meanwhile
+            folder.rename(aside)
     model = _warm_start(section, task)
     models.mkdir(parents=True, exist_ok=True)
     beside = models / f".{folder.name}-{secrets.token_hex(4)}"
@@ -53,6 +60,7 @@ def _cached(recipe: Recipe, section: Embedded, models: Path) -> Path:
         model.save_pretrained(beside)
         new_tokenizer(ALPHABET).save_pretrained(beside)
         write_json(beside / "made-from.json", made_from)
+        manifest.write(beside)
         sync_tree(beside)
         # Another run may have made the same folder meanwhile: a rename onto a filled folder fails, and theirs serves.
         with contextlib.suppress(OSError):

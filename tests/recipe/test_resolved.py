@@ -60,7 +60,7 @@ recipes = st.builds(
         st.builds(Penalty, limit=st.just(100), ramp=st.integers(1, 100)),
         st.just(NoLengthControl()),
     ),
-    optimizer=st.builds(Optimizer, lr=positive, eps=positive),
+    optimizer=st.builds(Optimizer, lr=st.floats(1e-300, 1e6), eps=positive),
     seed=st.integers(0, 2**53),
 )
 

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from rlsweep.errors import RlsweepError
 from rlsweep.store import ledger
 from rlsweep.store.layout import Root, SweepFolder
 
@@ -84,3 +85,16 @@ def test_the_recipe_a_sweep_was_first_asked_for_with_keeps_its_name(sweep: Sweep
     assert ledger.recipe_name(sweep) == "one"
     assert [each.steps for each in ledger.intents(sweep)] == [10, 20]
     assert [each.steps for each in ledger.wanted(sweep)] == [20]
+
+
+def test_a_damaged_ledger_is_told_with_the_way_out_and_never_taken_for_an_empty_one(sweep: SweepFolder) -> None:
+    ledger.append(sweep, [intent("a", "base", "A"), intent("b", "loss=dapo", "B")])
+    good = sweep.ledger.read_text()
+    sweep.ledger.write_text("garbage\n" + good)
+    with pytest.raises(RlsweepError, match=r"ledger.jsonl:1: not a whole row.* take that line out"):
+        ledger.wanted(sweep)
+    sweep.ledger.write_text("garbage\n")
+    with pytest.raises(RlsweepError, match="no whole row in it; the file is damaged"):
+        ledger.wanted(sweep)
+    sweep.ledger.write_text("")
+    assert ledger.wanted(sweep) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlsweep.errors import RecipeError
+from rlsweep.errors import RecipeError, RlsweepError
 from rlsweep.recipe.batch import Batch
 from rlsweep.recipe.budget import Budget
 from rlsweep.recipe.compute import disk, embedded_parameters
@@ -108,10 +108,40 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
     said: list[str] = []
     state, _ = started(7, said)
     assert state.step == 3
-    assert len(said) == 1 and "step-000006 is damaged" in said[0] and "going on from step 3" in said[0]
+    assert len(said) == 1 and "step-000006 can't be used" in said[0] and "going on from step 3" in said[0]
     (aside,) = checkpoints.damaged(run)
     assert [each.step for each in checkpoints.every(run)] == [3]
     assert (aside / name).exists() is (how != "removed")  # nothing is thrown away
+
+
+def test_where_the_journal_was_cut_the_checkpoint_that_it_still_covers_is_taken(
+    small_recipe: Recipe, tmp_path: Path, model_folder: str
+) -> None:
+    run = Root(tmp_path).run("0123456789ab")
+    run.path.mkdir(parents=True)
+
+    def started(said: list[str]) -> tuple[State, int]:
+        return build(
+            replace(small_recipe, budget=Budget(steps=7)),
+            run,
+            attempts.claim(run),
+            lambda: (model_folder, None),
+            time.monotonic(),
+            said.append,
+        )
+
+    state, length = started([])
+    train(state, length, lambda: state.step == 6, lambda text: None)  # leaves checkpoints of steps 3 and 6
+    run.journal.write_bytes(run.journal.read_bytes()[:-5])
+    said: list[str] = []
+    state, length = started(said)
+    assert state.step == 3 and "step-000006 can't be used (metrics.jsonl lacks rows that it covers)" in said[0]
+    assert train(state, length, lambda: False, lambda text: None).state == "finished"
+    # Where there is no other, a whole run is not begun again unasked.
+    run.journal.write_bytes(run.journal.read_bytes()[:-5])
+    state, length = started([])
+    with pytest.raises(RlsweepError, match=r"no row that ends at byte .* Put it back, or remove"):
+        train(state, length, lambda: False, lambda text: None)
 
 
 def test_checkpoints_come_by_steps_by_minutes_and_where_weights_are_kept(

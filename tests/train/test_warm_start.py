@@ -81,3 +81,21 @@ def test_a_folder_needs_no_revision_and_a_hub_name_keeps_its_own(small_recipe: R
     assert model_source(local, tmp_path) == (str(tmp_path), None)
     hub = replace(small_recipe, model=Pretrained(path="some/model", revision="abc"))
     assert model_source(hub, tmp_path) == ("some/model", "abc")
+
+
+@pytest.mark.parametrize("how", ["flipped", "removed"])
+def test_a_damaged_model_is_made_again(
+    quick: Recipe, tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody trains from other weights than the recipe's, and nothing is thrown away."""
+    weights = Path(model_source(quick, tmp_path)[0]) / "model.safetensors"
+    good = weights.read_bytes()
+    if how == "removed":
+        weights.unlink()
+    else:
+        weights.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+    assert not capsys.readouterr().out
+    assert Path(model_source(quick, tmp_path)[0]) / "model.safetensors" == weights
+    assert weights.read_bytes() == good
+    assert "model.safetensors is" in capsys.readouterr().out
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["damaged", "embedded"]
