@@ -150,8 +150,9 @@ The same 64 prompts x 8 responses of at most 20 tokens, at temperature 1 with no
 only if it keeps the logits of every step (last row), from which they are then computed.
 
 {_table(heads, rows)}
-What differs: the prompt is computed once for its 8 responses and not 8 times, finished responses leave the batch
-(`generate` goes on with all until the last has ended), and no processors or stopping criteria stand between tokens.
+What differs: the prompt, and what responses to it have in common so far, is computed once and not 8 times; finished
+responses leave the batch (`generate` goes on with all until the last has ended), and no processors or stopping
+criteria stand between tokens.
 """
 
 
