@@ -223,8 +223,9 @@ def _anchored(node: Node, path: str, value: str) -> str:
     base = Path() if node.place.line is None else Path(node.place.source).parent
     local = base / Path(value).expanduser()
     if value and local.exists():
-        is_model = path == "model.path" and (local / "config.json").is_file()
-        if is_model and not any((local / name).is_file() for name in TOKENIZER_FILES):
+        if path == "model.path" and not (local / "config.json").is_file():
+            raise node.place.error(path, f"{value!r} is no model's folder: it holds no config.json")
+        if path == "model.path" and not any((local / name).is_file() for name in TOKENIZER_FILES):
             raise node.place.error(path, f"{value!r} holds no tokenizer; one of {', '.join(TOKENIZER_FILES)} is needed")
         return str(local.resolve())
     if as_local(value) is not None:

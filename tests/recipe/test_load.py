@@ -135,8 +135,13 @@ def test_on_the_command_line_a_text_needs_no_quotes(write: Write) -> None:
 
 
 def test_a_local_folder_is_made_absolute_relative_to_its_file(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "there" / "weights").mkdir(parents=True)
+    weights = tmp_path / "there" / "weights"
+    weights.mkdir(parents=True)
     file = write("model: {type: pretrained, path: ./weights}", "there/mine.yaml")
+    for name, message in (("config.json", "holds no config.json"), ("tokenizer.json", "holds no tokenizer")):
+        with pytest.raises(RecipeError, match=rf"mine\.yaml:1: model\.path: './weights' .*{message}"):
+            load_recipe(file)
+        (weights / name).touch()
     model = load_recipe(file).model
     assert isinstance(model, Pretrained)
     assert model.path == str((tmp_path / "there" / "weights").resolve())

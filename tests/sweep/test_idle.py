@@ -269,6 +269,8 @@ def test_a_line_that_counts_in_another_variant_is_kept(mine: Path) -> None:
 
 def test_a_revision_of_a_local_folder(mine: Path) -> None:
     (mine.parent / "weights").mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (mine.parent / "weights" / name).touch()
     model = "model: {type: pretrained, path: ./weights"
     mine.write_text(f"extends: scalerl\n{model}, revision: v1}}")
     with pytest.raises(RecipeError, match=r"mine\.yaml:2: model\.revision: v1 changes nothing here: a local folder"):
