@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import click
 
-from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows
+from rlsweep.cli.output import ROOT_HELP, note, print_json, print_rows, size_text
 
 
 @click.command()
@@ -18,7 +18,6 @@ def gc(sweep: str | None, dry_run: bool, root: str | None, as_json: bool) -> Non
     Of a finished or diverged run the weights, journal and samples stay; what it would need to go on is removed, so
     that a budget raised later trains it from the start again. Runs at work, or that any sweep wants more of, are left.
     """
-    from rlsweep.cli.planned import size_text
     from rlsweep.cli.runs import find_sweep
     from rlsweep.launch.submit import submitting
     from rlsweep.store import garbage, ledger

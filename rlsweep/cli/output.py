@@ -59,6 +59,15 @@ def layout(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
     return [*map(_emphasis, _folded(head, widths)), *(line for row in rows for line in _folded(row, widths))]
 
 
+def size_text(amount: int) -> str:
+    """A size in decimal units, as disks are sold."""
+    value, units = float(amount), iter(("B", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while value >= 1000 and unit != "TB":
+        value, unit = value / 1000, next(units)
+    return f"{value:.3g} {unit}"
+
+
 def _folded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     columns = [
         textwrap.wrap(cell, each, break_on_hyphens=False) or [""] for cell, each in zip(cells, widths, strict=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rlsweep.cli.output import note, print_json, print_rows
+from rlsweep.cli.output import note, print_json, print_rows, size_text
 from rlsweep.launch.plan import ACTIONS, TO_START, Planned, no_longer_asked_for
 from rlsweep.recipe.compute import Disk, at_most, disk, expected_device_hours
 from rlsweep.store.layout import Root
@@ -119,15 +119,6 @@ def _hours(hours: float) -> str:
 
 def _number(amount: float) -> str:
     return f"{amount:.3g}" if amount >= 1e6 or amount < 100 else f"{amount:,.0f}"
-
-
-def size_text(amount: int) -> str:
-    """A size in decimal units, as disks are sold."""
-    value, units = float(amount), iter(("B", "kB", "MB", "GB", "TB"))
-    unit = next(units)
-    while value >= 1000 and unit != "TB":
-        value, unit = value / 1000, next(units)
-    return f"{value:.3g} {unit}"
 
 
 def _runs(number: int) -> str:

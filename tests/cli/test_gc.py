@@ -12,7 +12,7 @@ from click.testing import Result
 from rlsweep.store import attempts, checkpoints, garbage, ledger, outcome
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.layout import Root, RunFolder
-from rlsweep.store.outcome import Outcome
+from rlsweep.store.outcome import Outcome, State
 
 Call = Callable[..., Result]
 KEYS = tuple(f"{number:012x}" for number in range(3))
@@ -35,7 +35,7 @@ def want(place: Root, sweep: str, steps: dict[str, int]) -> None:
     ledger.append(place.sweep(sweep), rows)
 
 
-def trained(place: Root, key: str, state: str | None, step: int = 10) -> RunFolder:
+def trained(place: Root, key: str, state: State | None, step: int = 10) -> RunFolder:
     """A run with two checkpoints; without a state its process lives."""
     run = place.run(key)
     attempt = attempts.claim(run)
@@ -47,7 +47,7 @@ def trained(place: Root, key: str, state: str | None, step: int = 10) -> RunFold
                 (folder / name / "numbers").write_bytes(bytes(1000))
     if state:
         write_json(attempt.process, {**read_json(attempt.process), "start_ticks": 1})
-        outcome.write(run, Outcome(state, step, "because"))  # type: ignore[arg-type]
+        outcome.write(run, Outcome(state, step, "because"))
     return run
 
 
@@ -59,7 +59,9 @@ def whole(run: RunFolder) -> list[bool]:
     ("state", "left"),
     [("finished", [False, False]), ("diverged", [False, False]), ("interrupted", [True, True]), (None, [True, True])],
 )
-def test_only_what_nobody_will_go_on_from_is_freed(root: Path, call: Call, state: str | None, left: list[bool]) -> None:
+def test_only_what_nobody_will_go_on_from_is_freed(
+    root: Path, call: Call, state: State | None, left: list[bool]
+) -> None:
     place = Root(root)
     run = trained(place, KEYS[0], state)
     want(place, "s", {KEYS[0]: 10})

@@ -100,7 +100,7 @@ def test_text_that_utf_8_cannot_hold_is_written_as_an_escape(small_recipe: Recip
             return f"é\n\\ud800\ud800{len(ids)}"
 
     tokens = Tokens(new_tokenizer(ALPHABET), Odd(small_recipe.task))
-    tokens.tokenizer = OddTokenizer()  # type: ignore[assignment]
+    tokens.tokenizer = OddTokenizer()
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
     one = rollout(ids("a", "<eos>"), (FREE,) * 2, "stop", (0, 0, 2))
