@@ -4,13 +4,25 @@ from typing import Any
 
 import pytest
 
-from rlsweep.launch.status import status
+from rlsweep.launch.status import RunStatus, status
 from rlsweep.report.runs import read_run
 from rlsweep.store import attempts
 from rlsweep.store.journal import Journal, rewind
-from rlsweep.store.layout import Root, SweepFolder
+from rlsweep.store.layout import Root, RunFolder, SweepFolder
 
 Make = Callable[..., SweepFolder]
+
+
+Only = tuple[RunFolder, RunStatus]
+
+
+@pytest.fixture
+def only(tmp_path: Path, make_sweep: Make, fake: Any) -> Only:
+    """The one run of a sweep, without any row yet, and its status."""
+    root = Root(tmp_path)
+    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
+    seen = status(folder, root)[0]
+    return root.run(seen.run_key), seen
 
 
 def step(number: int, **metrics: float) -> dict[str, Any]:
@@ -25,8 +37,7 @@ def evaluation(number: int, **metrics: float) -> dict[str, Any]:
 def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
-    run = root.run(seen.run_key)
+    run = root.run(status(folder, root)[0].run_key)
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(evaluation(0))
         journal.append(step(1))
@@ -44,11 +55,8 @@ def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep
     assert row.pass_rate == 0.75
 
 
-def test_truncation_is_the_larger_of_evaluation_and_training(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
-    root = Root(tmp_path)
-    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
-    run = root.run(seen.run_key)
+def test_truncation_is_the_larger_of_evaluation_and_training(only: Only) -> None:
+    run, seen = only
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(step(1, **{"train/truncated": 0.9}))
         journal.append(evaluation(1))
@@ -63,12 +71,9 @@ def test_truncation_is_the_larger_of_evaluation_and_training(tmp_path: Path, mak
     assert read_run(run, seen, "flops").truncated == 0.6
 
 
-def test_truncation_at_its_worst(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
+def test_truncation_at_its_worst(only: Only) -> None:
     """The mean of training between two evaluations, so that one step says little, or an evaluation."""
-    root = Root(tmp_path)
-    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
-    run = root.run(seen.run_key)
+    run, seen = only
     assert read_run(run, seen, "flops").most_truncated is None
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(evaluation(0, **{"evaluation/truncated": 0.1}))
@@ -85,11 +90,8 @@ def test_truncation_at_its_worst(tmp_path: Path, make_sweep: Make, fake: Any) ->
     assert read_run(run, seen, "flops").truncated == pytest.approx(0.7)
 
 
-def test_verifier_errors_add_up(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
-    root = Root(tmp_path)
-    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
-    run = root.run(seen.run_key)
+def test_verifier_errors_add_up(only: Only) -> None:
+    run, seen = only
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(evaluation(0, **{"evaluation/verifier_errors": 2}))
         journal.append(step(1, **{"train/verifier_errors": 3}))
@@ -97,11 +99,8 @@ def test_verifier_errors_add_up(tmp_path: Path, make_sweep: Make, fake: Any) -> 
     assert read_run(run, seen, "flops").verifier_errors == 5
 
 
-def test_evaluations_are_marked_down_to_each_prompt(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
-    root = Root(tmp_path)
-    folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
-    run = root.run(seen.run_key)
+def test_evaluations_are_marked_down_to_each_prompt(only: Only) -> None:
+    run, seen = only
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(evaluation(0))
         journal.append(evaluation(1))
