@@ -23,3 +23,9 @@ class UsageError(RlsweepError):
     """A command called with something that doesn't exist or doesn't fit: an unknown sweep, run or profile."""
 
     exit_code = EXIT_USAGE
+
+
+class SchedulerError(RlsweepError):
+    """The scheduler can't be asked or doesn't answer. Nothing was lost: the same command works once it does."""
+
+    exit_code = EXIT_SCHEDULER

@@ -40,6 +40,15 @@ class Attempt:
         return self.path / "process.json"
 
     @property
+    def job(self) -> Path:
+        """Which job of a scheduler the attempt belongs to, on which nodes, and where its ranks meet (store/jobs.py)."""
+        return self.path / "job.json"
+
+    def rank_log(self, rank: int) -> Path:
+        """What the trainer of a rank printed; rank 0 writes the log."""
+        return self.log if rank == 0 else self.path / f"rank-{rank}.txt"
+
+    @property
     def launcher(self) -> Path:
         """Which process started the attempt and waits for it."""
         return self.path / "launcher.json"

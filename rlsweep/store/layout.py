@@ -52,6 +52,11 @@ class RunFolder:
     def samples(self) -> Path:
         return self.path / "samples"
 
+    @property
+    def submission(self) -> Path:
+        """Which job of a scheduler the run was last handed to."""
+        return self.path / "submission.json"
+
 
 @dataclass(frozen=True)
 class SweepFolder:
@@ -76,6 +81,11 @@ class SweepFolder:
     @property
     def reports(self) -> Path:
         return self.path / "reports"
+
+    @property
+    def jobs(self) -> Path:
+        """What submitit and Slurm write about jobs: a folder a submission, named by its token."""
+        return self.path / "jobs"
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.layout import RunFolder
 
-State = Literal["waiting", "running", "finished", "interrupted", "failed", "diverged", "lost"]
+State = Literal["waiting", "pending", "running", "finished", "interrupted", "failed", "diverged", "lost"]
 STATES: tuple[State, ...] = get_args(State)
+"""`pending`: its job waits in a scheduler's queue. Only launch/seen.py, which asks the scheduler, tells it."""
 
 _SILENCE_S = 1800.0
 """An attempt on another host passes for running until it has written nothing for so long. Taking over one that lives

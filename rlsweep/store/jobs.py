@@ -1,0 +1,95 @@
+"""Which job of a scheduler a run was handed to, and which one an attempt belongs to."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rlsweep.errors import RlsweepError
+from rlsweep.store.attempts import Attempt
+from rlsweep.store.files import read_json, write_json
+from rlsweep.store.layout import RunFolder
+
+Accounting = Literal["slurmdbd", "jobcomp", "none"]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """`runs/<key>/submission.json`, written by the submitter between sbatch and release. The newest one owns the run:
+    a job whose token is another one ends at once, so that a run submitted twice is trained once."""
+
+    token: str
+    """Names the chunk: its jobs are called `rlsweep:<sweep>:<token>`, its files lie in `sweeps/<sweep>/jobs/<token>`."""
+    sweep: str
+    cluster: str
+    """Name of the profile."""
+    job: str
+    """`123`, or `123_4` for an element of an array."""
+    time: float
+    """When it was submitted, unix seconds."""
+    devices: int
+    """Devices that an attempt occupies (`execution.devices`)."""
+    nodes: int
+    minutes: int
+    """Time limit of one attempt."""
+    retries: int
+    """So many attempts may follow the first one of this submission."""
+    max_gpu_hours: float | None
+    """No attempt starts once the sweep's attempts have used so many device-hours."""
+    accounting: Accounting
+    """What the cluster kept of jobs that are over, when this was submitted."""
+
+    @property
+    def name(self) -> str:
+        """Name of the job, by which a recycled id is told from ours."""
+        return job_name(self.sweep, self.token)
+
+
+@dataclass(frozen=True)
+class AttemptJob:
+    """`attempts/<n>/job.json`, written by rank 0 when the attempt starts, and again with `ended` when it is over."""
+
+    token: str
+    job: str
+    restart: int
+    """How often Slurm had requeued the job (SLURM_RESTART_COUNT)."""
+    nodes: list[str]
+    devices: int
+    address: str
+    """Host at which the ranks of a run on several nodes meet."""
+    port: int
+    started: float
+    ended: float | None = None
+
+
+def job_name(sweep: str, token: str) -> str:
+    """Name of all jobs of one submission."""
+    return f"rlsweep:{sweep}:{token}"
+
+
+def write_submission(run: RunFolder, submission: Submission) -> None:
+    """Hand a run to a job."""
+    write_json(run.submission, asdict(submission))
+
+
+def read_submission(run: RunFolder) -> Submission | None:
+    """The job a run was last handed to, None where it never was. RlsweepError where the file is damaged."""
+    try:
+        return Submission(**read_json(run.submission))
+    except FileNotFoundError:
+        return None
+    except TypeError as error:
+        raise RlsweepError(f"{run.submission}: not a submission ({error})") from error
+
+
+def write_attempt_job(attempt: Attempt, job: AttemptJob) -> None:
+    """Note which job an attempt belongs to."""
+    write_json(attempt.job, asdict(job))
+
+
+def read_attempt_job(attempt: Attempt) -> AttemptJob | None:
+    """Which job an attempt belongs to, None where it was started on its own. RlsweepError where that is damaged."""
+    try:
+        return AttemptJob(**read_json(attempt.job))
+    except FileNotFoundError:
+        return None
+    except TypeError as error:
+        raise RlsweepError(f"{attempt.job}: not a job ({error})") from error
