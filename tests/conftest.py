@@ -1,8 +1,11 @@
 """What several test folders share: tiny models, made once a session, and a small recipe that trains in seconds."""
 
+import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,3 +76,47 @@ def random_model_folder(models: Path) -> str:
     model.save_pretrained(folder)
     new_tokenizer(ALPHABET).save_pretrained(folder)
     return str(folder)
+
+
+class FakeSlurm:
+    """The fake commands of Slurm (tests/launch/fake_slurm.py), first in PATH, as a test steers and reads them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        folder.mkdir()
+        script = Path(__file__).parent / "launch" / "fake_slurm.py"
+        (folder / script.name).write_text(script.read_text())
+        for name in ("sbatch", "squeue", "scontrol", "scancel", "sinfo", "sacct", "srun"):
+            (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} -S "{folder}/{script.name}" {name} "$@"\n')
+            (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def behave(self, *rules: str) -> None:
+        (self.folder / "behaviour").write_text("\n".join(rules))
+
+    def array_size(self, size: int) -> None:
+        (self.folder / "size").write_text(str(size))
+
+    @property
+    def calls(self) -> list[str]:
+        """Every command so far."""
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """Jobs by id: name, count of elements, held, state."""
+        path = self.folder / "jobs.json"
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+
+    def set_state(self, state: str) -> None:
+        """Have all jobs so far be in a state."""
+        (self.folder / "jobs.json").write_text(
+            json.dumps({id: {**job, "state": state} for id, job in self.jobs.items()})
+        )
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """A Slurm that takes jobs and never starts one."""
+    return FakeSlurm(tmp_path / "bin of slurm", monkeypatch)

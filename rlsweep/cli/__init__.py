@@ -17,7 +17,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "rlsweep.cli.samples:samples",
         "Show what the model of RUN wrote: up to 32 rollouts of each evaluation and of every tenth training step.",
     ),
-    "cancel": ("rlsweep.cli.cancel:cancel", "End runs at work on this machine; each saves first."),
+    "cancel": (
+        "rlsweep.cli.cancel:cancel",
+        "End runs: processes at work on this machine, which save first, and jobs of yours, which wait or are at work.",
+    ),
     "sync": ("rlsweep.cli.sync:sync", "Send to MLflow what it lacks of SWEEP, by default of the one worked on last."),
     "report": (
         "rlsweep.cli.report:report",
@@ -26,6 +29,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gc": (
         "rlsweep.cli.gc:gc",
         "Free what the runs of SWEEP, by default of the one worked on last, don't need any more.",
+    ),
+    "cluster": ("rlsweep.cli.cluster:cluster", "Look at profiles of where runs go, and try them."),
+    "fetch": (
+        "rlsweep.cli.fetch:fetch",
+        "Bring the model and the data of RECIPE from the hub to the root, for jobs that reach no network.",
     ),
     "explain": (
         "rlsweep.cli.explain:explain",

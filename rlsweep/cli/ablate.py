@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Callable
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlsweep.cli.output import ROOT_HELP, note
-from rlsweep.errors import EXIT_INTERRUPTED, EXIT_RUNS_FAILED, RlsweepError
+from rlsweep.errors import EXIT_INTERRUPTED, EXIT_RUNS_FAILED, RlsweepError, UsageError
 
 if TYPE_CHECKING:
+    from rlsweep.cli.planned import Plan
     from rlsweep.launch.plan import Planned
     from rlsweep.launch.status import RunStatus
     from rlsweep.store.layout import Root
@@ -33,6 +35,15 @@ _OPTIONS = (
     click.option("--sweep", metavar="NAME|FILE", help="A sweep in a file, under the options given here."),
     click.option("--name", help="Name of the sweep [default: recipe, scale and axes]."),
     click.option("--cluster", default="local", show_default=True, help="Profile of where runs go: a name or a file."),
+    click.option(
+        "--cluster-set", multiple=True, metavar="KEY=VALUE", help="Change the profile, as partition=gpu; repeatable."
+    ),
+    click.option(
+        "--max-gpu-hours",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="X",
+        help="Start no attempt once those of the sweep's runs have used so many GPU-hours (Slurm).",
+    ),
     click.option("--root", help=ROOT_HELP),
 )
 
@@ -44,64 +55,134 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @_options
+@click.option(
+    "--emit",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write each script, as it would be submitted, into a new or empty folder (Slurm).",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object of all runs, nothing else.")
-def plan(as_json: bool, cluster: str, root: str | None, **request: Any) -> None:
+def plan(emit: Path | None, as_json: bool, **request: Any) -> None:
     """Print each run of a sweep and what would be done about it; write nothing.
 
     RECIPE is a file or a shipped name. Elsewhere than on a terminal: a line a run with key, variant, seed, action,
     steps to go, compute (at most, or "about" so many device-hours), disk (at most, while it goes on) and reason,
-    separated by tabs.
+    separated by tabs. For Slurm, GPU-hours and the first script follow; the script on a terminal only, --emit and
+    --json give all of them.
     """
-    _plan(request, cluster, root, dry_run=True, as_json=as_json)
+    from rlsweep.cli import planned
+
+    made = _plan(request, ask=True)
+    if emit is not None:
+        if made.cluster.executor != "slurm":
+            raise UsageError(f"--emit writes scripts for Slurm, and profile {made.cluster.name} is local")
+        planned.refuse_full(emit)
+    if as_json:
+        planned.print_as_json(made)
+    else:
+        planned.print_as_text(made)
+        planned.print_cost(made)
+        planned.print_script(made)
+        if made.lacks:
+            note(made.lacks)
+    if emit is not None:
+        planned.emit(made, emit, quiet=as_json)
 
 
 @click.command()
 @_options
+@click.option("--prune", is_flag=True, help="Cancel jobs of runs that the sweep no longer asks for (Slurm).")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing, as `rlsweep plan`.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: one JSON object, nothing else.")
-def ablate(dry_run: bool, as_json: bool, cluster: str, root: str | None, **request: Any) -> None:
+def ablate(prune: bool, dry_run: bool, as_json: bool, **request: Any) -> None:
     """Train what a recipe and its axes ask for and is not trained yet.
 
     RECIPE is a file or a shipped name. Run it again at any time: finished runs are skipped, broken ones resumed, and
     a raised budget (--set budget.steps=N) continues them. One ablate works on a sweep at a time; different sweeps may
-    share runs.
+    share runs. With a profile for Slurm the runs are submitted and the command ends; runs that wait or are at work
+    there are left.
     """
     if as_json and not dry_run:
         raise click.UsageError("--json needs --dry-run: training prints progress, not one document")
-    from rlsweep.launch.cluster import load_cluster
-
-    sweep, place, decisions, lacks = _plan(request, cluster, root, dry_run=dry_run, as_json=as_json)
-    if dry_run:
-        return
-    if lacks:
-        raise RlsweepError(lacks)
-    _train(sweep, place, decisions, load_cluster(cluster).parallel)
-
-
-def _plan(
-    request: dict[str, Any], cluster: str, root: str | None, *, dry_run: bool, as_json: bool
-) -> "tuple[Sweep, Root, list[Planned], str | None]":
-    """Decide and print. Returns what was decided, and what the first run to start lacks here."""
     from rlsweep.cli import planned
+
+    made = _plan(request, ask=dry_run)
+    slurm = made.cluster.executor == "slurm"
+    if prune and not slurm:
+        raise UsageError(f"--prune cancels jobs of Slurm, and profile {made.cluster.name} is local: see rlsweep cancel")
+    if as_json:
+        planned.print_as_json(made)
+        return
+    planned.print_as_text(made, pruned=prune)
+    if dry_run:
+        planned.print_cost(made)
+        planned.print_script(made)
+        if made.lacks:
+            note(made.lacks)
+    elif made.lacks:
+        raise RlsweepError(made.lacks)
+    elif slurm:
+        planned.print_cost(made)
+        _submit(made, prune)
+    else:
+        _train(made.sweep, made.root, made.decisions, made.cluster.limits.parallel)
+
+
+def _plan(request: dict[str, Any], *, ask: bool) -> "Plan":
+    """Decide. `ask`: for what a preview of the scripts needs to know of the site, the scheduler too."""
+    from rlsweep.cli.planned import Plan
     from rlsweep.launch.cluster import load_cluster
     from rlsweep.launch.machine import missing
     from rlsweep.launch.plan import TO_START, decide
     from rlsweep.store.layout import find_root
     from rlsweep.sweep.expand import expand
 
-    place = find_root(root)
-    load_cluster(cluster)
+    root = find_root(request.pop("root"))
+    cluster = load_cluster(request.pop("cluster"), request.pop("cluster_set"))
+    cap = request.pop("max_gpu_hours")
+    if cap is not None and cluster.executor != "slurm":
+        raise UsageError(f"--max-gpu-hours is for Slurm, and profile {cluster.name} is local")
     sweep = expand(request.pop("recipe"), **request)
-    decisions = decide(sweep, place)
+    decisions = decide(sweep, root)
     starting = (each.run.recipe for each in decisions if each.action in TO_START)
-    lacks = next((text for recipe in starting if (text := missing(recipe))), None)
-    if as_json:
-        planned.print_as_json(sweep, place, decisions, lacks)
-    else:
-        planned.print_as_text(sweep, place, decisions)
-        if dry_run and lacks:
-            note(lacks)
-    return sweep, place, decisions, lacks
+    lacks = next((text for recipe in starting if (text := missing(recipe, cluster))), None)
+    return Plan(sweep, root, decisions, cluster, lacks, cap, ask)
+
+
+def _submit(made: "Plan", prune: bool) -> None:
+    """Hand the runs to Slurm and say how to follow them."""
+    from rlsweep.launch.gpu_hours import refuse_above
+    from rlsweep.launch.slurm import submit
+
+    sweep, root = made.sweep, made.root
+    if made.hours is not None:
+        refuse_above(made.max_gpu_hours, made.hours)
+    done = submit(sweep, root, made.cluster, note, max_gpu_hours=made.max_gpu_hours, prune=prune)
+    counts = [f"{done.submitted} submitted{_named(done.jobs)}"]
+    counts += [f"{number} {_PAST[action]}" for action, number in done.rest.items() if number]
+    counts += [f"{done.pruned} cancelled, no longer asked for"] if done.pruned else []
+    note(f"sweep {sweep.name}: {', '.join(counts)}")
+    note(f"next: rlsweep status {sweep.name}{root.option}")
+    if done.interrupted:
+        note(f"interrupted: {done.not_submitted} not submitted; run the same command again to go on")
+        sys.exit(EXIT_INTERRUPTED)
+    if done.why is not None:
+        kind = UsageError if done.invalid else RlsweepError
+        mend = "mend the profile and run" if done.invalid else "run"
+        raise kind(
+            f"sbatch refused: {done.why}; not submitted: {done.not_submitted} of "
+            f"{done.not_submitted + done.submitted} runs; {mend} the same command again to submit them"
+        )
+
+
+_PAST = {"skip": "skipped", "leave": "left as they are"}
+
+
+def _named(jobs: tuple[str, ...]) -> str:
+    if not jobs:
+        return ""
+    more = f" and {len(jobs) - 10} more" if len(jobs) > 10 else ""
+    return f" as job{'s' if len(jobs) > 1 else ''} {', '.join(jobs[:10])}{more}"
 
 
 def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: int | None) -> None:
@@ -126,7 +207,7 @@ def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: i
         for line in failure.log:
             note(f"    {line}")
         note(f"  see: rlsweep logs {failure.run.key}{root.option}")
-    runs = [run for run in status(folder, root) if run.run_key in {each.run.key for each in decisions}]
+    runs = [run for run in status(folder, root).runs if run.run_key in {each.run.key for each in decisions}]
     states = ", ".join(f"{number} {state}" for state, number in counts(runs).items())
     note(f"sweep {sweep.name}: {states}")
     if result.interrupted:
@@ -134,8 +215,8 @@ def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: i
         sys.exit(EXIT_INTERRUPTED)
     _sync(root, sweep.name)
     note(f"next: rlsweep report {sweep.name}{root.option}")
-    # A run that diverged has its result; one that failed or was cancelled has not.
-    if any(run.state not in ("finished", "diverged") for run in runs):
+    # A run that diverged has its result; one that failed or was cancelled has not. One in Slurm is on its way.
+    if any(run.state not in ("finished", "diverged", "pending", "running") for run in runs):
         sys.exit(EXIT_RUNS_FAILED)
 
 

@@ -12,17 +12,20 @@ _WAIT_S = 30.0
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--sweep", help="End all runs of this sweep, or the sweep in which RUN is a variant.")
+@click.option("--sweep", help="End all runs of this sweep, or the sweep in which RUN is named [default: the newest].")
 @click.option("--root", help=ROOT_HELP)
 def cancel(runs: tuple[str, ...], sweep: str | None, root: str | None) -> None:
-    """End runs at work on this machine; each saves first.
+    """End runs: processes at work on this machine, which save first, and jobs of yours, which wait or are at work.
 
-    RUN is a key, its first four digits or more, a variant (all its seeds) or variant:seed. A run that was ended goes
-    on from where it saved when `rlsweep ablate` asks for it again.
+    RUN is a key, its first four digits or more, a variant (all its seeds), variant:seed, indexes as `status` prints
+    them (0-3,5), or values of axes (loss=cispo,seed=0). A job that waits leaves the queue; one at work saves, has as
+    long for that as the cluster lets it (KillWait), and is not queued again. A run that was ended goes on from where it
+    saved when `rlsweep ablate` asks for it again. Exit code 1 where a run is not at rest after half a minute.
     """
     from rlsweep.cli.runs import find_runs, find_sweep
     from rlsweep.errors import UsageError
     from rlsweep.launch.cancel import cancel as end
+    from rlsweep.launch.submit import require_own
     from rlsweep.store import ledger
     from rlsweep.store.layout import find_root
 
@@ -33,6 +36,7 @@ def cancel(runs: tuple[str, ...], sweep: str | None, root: str | None) -> None:
         found = [folder for text in runs for folder in find_runs(place, text, sweep)]
     else:
         found = [place.run(intent.run_key) for intent in ledger.wanted(find_sweep(place, sweep))]
+    require_own(place)
     answers = end(list(dict.fromkeys(found)), _WAIT_S)
     for folder, _, text in answers:
         click.echo(f"{folder.key} {text}")

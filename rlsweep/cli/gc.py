@@ -16,22 +16,26 @@ def gc(sweep: str | None, dry_run: bool, root: str | None, as_json: bool) -> Non
     """Free what the runs of SWEEP, by default of the one worked on last, don't need any more.
 
     Of a finished or diverged run the weights, journal and samples stay; what it would need to go on is removed, so
-    that a budget raised later trains it from the start again. Runs at work, or that any sweep wants more of, are left.
+    that a budget raised later trains it from the start again. Runs at work, in a queue, or that any sweep wants more
+    of, are left.
     """
     from rlsweep.cli.runs import find_sweep
-    from rlsweep.launch.submit import submitting
+    from rlsweep.launch.seen import jobs_of, look
+    from rlsweep.launch.submit import require_own, submitting
     from rlsweep.store import garbage, ledger
     from rlsweep.store.layout import find_root
 
     place = find_root(root)
     folder = find_sweep(place, sweep)
-
+    if not dry_run:
+        require_own(place)
     wanted = garbage.wanted_steps(place)
     runs = [place.run(key) for key in dict.fromkeys(each.run_key for each in ledger.wanted(folder))]
+    jobs = jobs_of(runs)
     found = []
     with nullcontext() if dry_run else submitting(place, folder.name):
         for run in runs:  # looked at one by one: another sweep may just have begun to go on with it
-            those = garbage.find(run, wanted)
+            those = garbage.find(run, wanted, lambda run: look(run, jobs))
             found += those
             for each in () if dry_run else those:
                 garbage.free(each)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -68,9 +69,15 @@ def size_text(amount: int) -> str:
     return f"{value:.3g} {unit}"
 
 
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks lines after commas too: names of variants have no other place."""
+
+    wordsep_simple_re = re.compile(r"([\t\n\x0b\x0c\r ]+|(?<=,)(?=\S))")
+
+
 def _folded(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
     columns = [
-        textwrap.wrap(cell, each, break_on_hyphens=False) or [""] for cell, each in zip(cells, widths, strict=True)
+        _Wrapper(each, break_on_hyphens=False).wrap(cell) or [""] for cell, each in zip(cells, widths, strict=True)
     ]
     lines = itertools.zip_longest(*columns, fillvalue="")
     return ["  ".join(f"{cell:<{each}}" for cell, each in zip(line, widths, strict=True)).rstrip() for line in lines]

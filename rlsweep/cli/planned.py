@@ -1,15 +1,78 @@
 """The plan as people and as programs read it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 
-from rlsweep.cli.output import note, print_json, print_rows, size_text
+import click
+
+from rlsweep.cli.output import note, on_terminal, print_json, print_rows, size_text
+from rlsweep.errors import SchedulerError, UsageError
+from rlsweep.launch.cluster import Cluster
+from rlsweep.launch.gpu_hours import Estimate, estimate
 from rlsweep.launch.plan import ACTIONS, TO_START, Planned, no_longer_asked_for
+from rlsweep.launch.script import Script
 from rlsweep.recipe.compute import Disk, at_most, disk, expected_device_hours
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import Sweep
 
 _UNITS = {"flops": "FLOP", "rollouts": "rollouts", "response_tokens": "response tokens"}
+
+
+@dataclass
+class Plan:
+    """What was decided about a sweep on a cluster."""
+
+    sweep: Sweep
+    root: Root
+    decisions: list[Planned]
+    cluster: Cluster
+    lacks: str | None
+    """What the first run to start misses there; None: nothing."""
+    max_gpu_hours: float | None
+    ask: bool
+    """Whether the scheduler may be asked what its site allows."""
+
+    @property
+    def slurm(self) -> bool:
+        return self.cluster.executor == "slurm"
+
+    @cached_property
+    def hours(self) -> Estimate | None:
+        """GPU-hours of the runs to start, for Slurm."""
+        return estimate(self.root, self.sweep.name, self.decisions, self.cluster) if self.slurm else None
+
+    @cached_property
+    def scripts(self) -> list[Script]:
+        """What would be submitted, in order."""
+        return self._asked[0]
+
+    @cached_property
+    def problems(self) -> list[str]:
+        """What of the profile doesn't fit the site, or why nobody could ask."""
+        return self._asked[1]
+
+    @cached_property
+    def _asked(self) -> tuple[list[Script], list[str]]:
+        if not self.slurm:
+            return [], []
+        from rlsweep.launch import chunks, site, slurm
+
+        largest, problems = chunks.SMALLEST_SITE, []
+        try:  # what can't be spread over nodes is what `lacks` says
+            try:
+                here = site.ask()
+                largest = here.max_array_size
+                problems = [
+                    f"{each.severity}: {each.key}: {each.message}"
+                    for each in slurm.misfits(self.sweep, self.cluster, here)
+                ]
+            except SchedulerError as error:
+                problems = [f"the site was not asked, its MaxArraySize is taken to be {largest}: {error}"]
+            return slurm.preview(self.sweep, self.root, self.decisions, self.cluster, largest), problems
+        except UsageError:
+            return [], problems
 
 
 def to_go(planned: Planned) -> int:
@@ -29,11 +92,13 @@ def device_hours(planned: Planned) -> float | None:
     return expected_device_hours(recipe, recipe.budget.steps - to_go(planned))
 
 
-def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks: str | None) -> None:
-    """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing here.
+def print_as_json(plan: Plan) -> None:
+    """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing there.
 
-    `compute` is a bound, `device_hours` an expectation or null, `disk` bounds in bytes or null.
+    `compute` is a bound, `device_hours` an expectation or null, `disk` bounds in bytes or null. For Slurm `gpu_hours`
+    holds what was used, what is expected (or null) and the worst case, and `scripts` each job as it would be submitted.
     """
+    sweep, root, decisions = plan.sweep, plan.root, plan.decisions
     print_json(
         {
             "sweep": sweep.name,
@@ -65,13 +130,21 @@ def print_as_json(sweep: Sweep, root: Root, decisions: Sequence[Planned], lacks:
                 {"run_key": intent.run_key, "variant": intent.variant, "seed": intent.seed}
                 for intent in no_longer_asked_for(sweep, root)
             ],
-            "missing": lacks,
+            "missing": plan.lacks,
+            "cluster": plan.cluster.name,
+            "gpu_hours": None if plan.hours is None else {**asdict(plan.hours), "most": plan.max_gpu_hours},
+            "problems": plan.problems,
+            "scripts": [
+                {"name": each.name, "token": each.folder.name, "runs": each.count, "text": each.text}
+                for each in plan.scripts
+            ],
         }
     )
 
 
-def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> None:
+def print_as_text(plan: Plan, pruned: bool = False) -> None:
     """A row a run, with what is meant above and the sums below."""
+    sweep, root, decisions = plan.sweep, plan.root, plan.decisions
     scale = f" at scale {sweep.scale}" if sweep.scale else ""
     note(f"sweep {sweep.name}: {sweep.recipe_name}{scale}, {_runs(len(decisions))}, in {root.path}")
     for text in sweep.notes:
@@ -99,7 +172,62 @@ def print_as_text(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> Non
     if left:
         names = ", ".join(f"{intent.run_key} ({intent.variant}, seed {intent.seed})" for intent in left[:10])
         more = f" and {len(left) - 10} more" if len(left) > 10 else ""
-        note(f"no longer asked for, left as they are: {names}{more}")
+        fate = "their jobs are cancelled" if pruned else "left as they are"
+        note(f"no longer asked for, {fate}: {names}{more}")
+
+
+def print_cost(plan: Plan) -> None:
+    """GPU-hours, for Slurm: what was used, what is expected and the worst that can come."""
+    hours, cluster = plan.hours, plan.cluster
+    if hours is None:
+        return
+    if hours.worst:
+        tries = 1 + cluster.limits.retries
+        about = "nobody knows how many are expected" if hours.expected is None else f"about {_rounded(hours.expected)}"
+        note(
+            f"GPU-hours: {about}, at worst {_rounded(hours.worst)} (each run takes all of {cluster.time} in each of "
+            f"{tries} attempts); {_rounded(hours.used)} used so far"
+        )
+    if hours.expected is not None and hours.expected > hours.worst:
+        note("that is more than the attempts of a run may take: raise the profile's time or limits.retries")
+    if plan.max_gpu_hours is not None:
+        note(
+            f"cap: no attempt starts once {plan.max_gpu_hours:g} GPU-hours are used; those at work then end at their "
+            f"time limit, at most {_rounded(hours.overshoot)} later"
+        )
+
+
+def print_script(plan: Plan) -> None:
+    """What doesn't fit the site, and on a terminal the first script in full."""
+    for text in plan.problems:
+        note(text)
+    if not plan.scripts:
+        return
+    total = f"the first of {len(plan.scripts)} scripts" if len(plan.scripts) > 1 else "the script"
+    if on_terminal():
+        click.echo(f"\n{total}:\n\n{plan.scripts[0].text}")
+    else:
+        jobs = f"{len(plan.scripts)} job{'s' if len(plan.scripts) > 1 else ''}"
+        note(f"{jobs} would be submitted; --emit DIR writes their scripts, --json holds them")
+
+
+def refuse_full(folder: Path) -> None:
+    """UsageError where a folder for scripts holds files, or is none."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists():
+        what = "has files in it" if folder.is_dir() else "is not a folder"
+        raise UsageError(f"--emit {folder}: it {what}; name a new or an empty folder")
+
+
+def emit(plan: Plan, folder: Path, quiet: bool) -> None:
+    """Write each script into a folder, in the order of submission."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, script in enumerate(plan.scripts, 1):
+        (folder / f"{number:03d}-{script.folder.name}.sh").write_text(script.text, encoding="utf-8")
+    if not quiet:
+        scripts = f"{len(plan.scripts)} script{'' if len(plan.scripts) == 1 else 's'}"
+        note(f"{scripts} written to {folder}")
 
 
 def _row(each: Planned, in_hours: bool) -> tuple[str, ...]:
@@ -114,7 +242,11 @@ def _row(each: Planned, in_hours: bool) -> tuple[str, ...]:
 
 
 def _hours(hours: float) -> str:
-    return f"about {_number(float(f'{hours:.3g}'))} device-hours"
+    return f"about {_rounded(hours)} device-hours"
+
+
+def _rounded(hours: float) -> str:
+    return _number(float(f"{hours:.3g}"))
 
 
 def _number(amount: float) -> str:

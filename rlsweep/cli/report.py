@@ -5,7 +5,7 @@ import sys
 import click
 
 from rlsweep.cli.output import ROOT_HELP, note
-from rlsweep.errors import RlsweepError
+from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.report.numbers import UNITS
 
 
@@ -23,9 +23,10 @@ def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None)
 
     It lies in the sweep's folder as report.html, report.md and report.json. Elsewhere than on a terminal: a header and
     a line a variant, separated by tabs. Damaged files of runs are told on stderr and flagged; it is an error where they
-    leave no evaluation at all.
+    leave no evaluation at all. Of another user's root the report is shown and not written.
     """
     from rlsweep.cli.runs import find_sweep
+    from rlsweep.launch.submit import require_own
     from rlsweep.report import terminal
     from rlsweep.report.build import build
     from rlsweep.report.data import to_data
@@ -36,12 +37,19 @@ def report(sweep: str | None, root: str | None, as_json: bool, axis: str | None)
     place = find_root(root)
     folder = find_sweep(place, sweep)
     found = build(place, folder.name, unit=axis)
-    try:
-        where = f"report: {write(found, folder)}"
-    except OSError as error:  # somebody else's root, or a full disk: what was found is shown all the same
-        where = f"the report's files could not be written to {folder.reports}: {error.strerror}"
+    written = None
+    try:  # what was found is shown all the same
+        require_own(place)
+        written = write(found, folder)
+        where = f"report: {written}"
+    except UsageError as error:
+        where = f"nothing was written: {error}"
+    except OSError as error:  # a full disk, or one that is read-only
+        where = f"nothing was written: {folder.reports}: {(error.strerror or str(error)).lower()}"
     if as_json:
         click.echo(encode(to_data(found), indent=2))
+        if written is None:
+            click.echo(where, err=True)
     elif sys.stdout.isatty():
         terminal.show(found, where)
     else:

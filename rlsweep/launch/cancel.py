@@ -1,29 +1,144 @@
-"""Ending runs of this host on a person's word."""
+"""Ending runs on a person's word: processes of this host, and jobs of a scheduler that are ours."""
 
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from rlsweep.errors import RlsweepError
-from rlsweep.store import attempts
+from rlsweep.errors import RlsweepError, SchedulerError
+from rlsweep.launch import queue, scheduler
+from rlsweep.launch.queue import Job
+from rlsweep.launch.scheduler import Refused
+from rlsweep.launch.seen import jobs_of, look
+from rlsweep.store import attempts, checkpoints
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import write_json
+from rlsweep.store.files import describe, write_json
+from rlsweep.store.jobs import read_attempt_job, read_submission
 from rlsweep.store.layout import RunFolder
-from rlsweep.store.state import look
 
 _POLL_S = 0.1
+_ASKS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Waits between questions to the scheduler whether jobs that were to end are gone."""
+_AT_ONCE = 1000
+"""Ids on one command line of scancel."""
+
+Answer = tuple[bool, str]
+"""Whether a run is at rest, and what happened to it."""
 
 
 def cancel(runs: Sequence[RunFolder], wait_s: float) -> list[tuple[RunFolder, bool, str]]:
-    """Ask each run at work here to save and end, wait, and say of each whether it is at rest and what happened.
+    """Ask each run to save and end, wait, and say of each whether it is at rest and what happened.
 
-    Only the very process that the run's folder names is signalled: same number, same start, same boot, this host.
+    Of this host only the very process that the run's folder names is signalled: same number, same start, same boot. Of
+    a scheduler only the job that the run was handed to last is ended, and only where its name says that it is ours.
+    SchedulerError where that can't be asked about jobs: nothing is ended then, here neither.
     """
-    asked: dict[str, Attempt] = {}
-    answers: dict[str, tuple[bool, str]] = {}
+    answers: dict[str, Answer] = {}
+    jobs = _jobs(runs, answers)
+    handed = [each for run in runs if run.key not in answers and (each := _handed(run, jobs)) is not None]
+    answers |= _cancel_jobs(handed, min(wait_s, sum(_ASKS_S)))
+    answers |= _cancel_processes([run for run in runs if run.key not in answers], jobs, wait_s)
+    return [(run, *answers[run.key]) for run in runs]
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """A run whose job waits or is at work. `attempt` is the one the job has in hand, None before it has made one."""
+
+    run: RunFolder
+    job: Job
+    attempt: Attempt | None
+
+    @property
+    def waits(self) -> bool:
+        return self.job.state in queue.WAITING
+
+
+def _jobs(runs: Sequence[RunFolder], answers: dict[str, Answer]) -> dict[str, Job]:
+    """What the scheduler says of all runs that were handed to it; a run whose folder is damaged gets its answer."""
+    sound = []
     for run in runs:
-        seen = look(run)
+        try:
+            if read_submission(run) is not None:
+                sound.append(run)
+        except RlsweepError as error:
+            answers[run.key] = (False, f"can't be asked: {describe(error)}")
+    return jobs_of(sound) if sound else {}
+
+
+def _handed(run: RunFolder, jobs: Mapping[str, Job]) -> _Handed | None:
+    """A run's job where it is not over."""
+    submission = read_submission(run)
+    job = jobs.get(submission.job) if submission is not None else None
+    if submission is None or job is None or job.state not in queue.LIVING or not queue.is_of(job, submission):
+        return None
+    newest = attempts.newest(run)
+    of_newest = read_attempt_job(newest) if newest is not None else None
+    its = of_newest is not None and of_newest.token == submission.token
+    return _Handed(run, job, newest if its else None)
+
+
+def _cancel_jobs(handed: Sequence[_Handed], wait_s: float) -> dict[str, Answer]:
+    """Take jobs out of the queue, or have them save and end."""
+    if not handed:
+        return {}
+    marked = [each.attempt for each in handed if each.attempt is not None and not each.attempt.cancelled.exists()]
+    words = None
+    try:
+        for attempt in marked:  # before the signal, so that no task takes it for a fault and goes on
+            write_json(attempt.cancelled, {"time": time.time()})
+        for start in range(0, len(handed), _AT_ONCE):
+            try:
+                scheduler.call(["scancel", *(each.job.id for each in handed[start : start + _AT_ONCE])])
+            except Refused as error:  # one of them has ended meanwhile, say; the others were ended all the same
+                words = str(error)
+    except BaseException:
+        for attempt in marked:
+            attempt.cancelled.unlink(missing_ok=True)
+        raise
+    left = _still_there({each.job.id for each in handed}, wait_s)
+    return {each.run.key: _what_became(each, each.job.id in left, words) for each in handed}
+
+
+def _still_there(ids: Collection[str], wait_s: float) -> set[str]:
+    """Of these jobs, those that after some questions are not gone. All of them where nobody answers any more."""
+    left, waited = set(ids), 0.0
+    for wait in _ASKS_S:
+        if not left or waited + wait > wait_s:
+            break
+        time.sleep(wait)
+        waited += wait
+        try:
+            left &= {job.id for job in queue.own_jobs() if job.state in queue.LIVING}
+        except SchedulerError:
+            break
+    return left
+
+
+def _what_became(each: _Handed, still_there: bool, words: str | None) -> Answer:
+    what = f"job {each.job.id}"
+    if still_there:
+        return False, f"{what} was asked to end and is not gone yet" + (f"; scancel said: {words}" if words else "")
+    if each.waits:
+        return True, f"was waiting ({what}): taken out of the queue; {_whence(each.run)}"
+    return True, f"was running ({what}): ended; {_whence(each.run)}"
+
+
+def _whence(run: RunFolder) -> str:
+    """What it costs to have ended the run."""
+    saved = checkpoints.resumable(run)
+    return (
+        f"goes on from step {saved.step} when asked for again" if saved else "begins at the start when asked for again"
+    )
+
+
+def _cancel_processes(runs: Sequence[RunFolder], jobs: Mapping[str, Job], wait_s: float) -> dict[str, Answer]:
+    """Have processes of this host save and end."""
+    asked: dict[str, Attempt] = {}
+    answers: dict[str, Answer] = {}
+    for run in runs:
+        seen = look(run, jobs)
         if seen.state != "running" or seen.attempt is None:
             answers[run.key] = (True, f"is not running ({seen.state})")
             continue
@@ -41,7 +156,7 @@ def cancel(runs: Sequence[RunFolder], wait_s: float) -> list[tuple[RunFolder, bo
                 del asked[key]
     for key, attempt in asked.items():
         answers[key] = (False, f"was asked to end (attempt {attempt.number}) and is still saving")
-    return [(run, *answers[run.key]) for run in runs]
+    return answers
 
 
 def _ask(attempt: Attempt) -> str | None:

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.journal import newest_row
-from rlsweep.store.outcome import SAVED, Outcome
+from rlsweep.store.outcome import SAVED, Outcome, State
 from rlsweep.store.rows import parse
 from rlsweep.store.state import look
 from rlsweep.sweep.expand import Run
@@ -91,40 +91,49 @@ class Job:
 
         None where a newer attempt has taken the run over, or where it is for another launcher to say.
         """
-        ended = outcome.read(self.attempt.run)
+        told = outcome.read(self.attempt.run)
         if not self.attempt.owns():
             return None
-        if ended is not None and ended.attempt in (None, self.attempt.number):
-            return ended
+        if told is not None and told.attempt in (None, self.attempt.number):
+            return told
         if not self.ours:
             return None
-        row = newest_row(self.attempt.run.journal, "step")
-        step = row["step"] if row else 0
         code = self.process.returncode if self.process is not None else None
         if asked or code == SAVED:
-            saved = checkpoints.resumable(self.attempt.run)
-            whence = f"goes on from {f'step {saved.step}' if saved else 'the start'}"
-            ended = Outcome("interrupted", step, f"{self.killed or 'stopped'}; {whence}", self.attempt.number)
-        else:
-            ended = Outcome("failed", step, self._why(code), self.attempt.number)
-        try:
-            outcome.write(self.attempt.run, ended)
-        except Superseded:
-            return None
-        return ended
+            return end(self.attempt, "interrupted", f"{self.killed or 'stopped'}; {whence(self.attempt)}")
+        return end(self.attempt, "failed", why(code, self.attempt.log))
 
     def log_tail(self, lines: int = 3) -> list[str]:
         """The last lines of the attempt's log that hold anything."""
         return tail(self.attempt.log, lines)
 
-    def _why(self, code: int | None) -> str:
-        if code is None:
-            return "its process is gone and left no outcome"
-        if code < 0:
-            memory = " (out of memory?)" if -code == signal.SIGKILL else ""
-            return f"killed by {signal.Signals(-code).name}{memory}"
-        last = self.log_tail(1)
-        return f"exit code {code}" + (f": {last[0]}" if last else " and an empty log")
+
+def end(attempt: Attempt, state: State, reason: str) -> Outcome | None:
+    """Write down how an attempt ended whose trainer left no outcome. None where a newer one has taken the run over."""
+    row = newest_row(attempt.run.journal, "step")
+    ended = Outcome(state, row["step"] if row else 0, reason, attempt.number)
+    try:
+        outcome.write(attempt.run, ended)
+    except Superseded:
+        return None
+    return ended
+
+
+def why(code: int | None, log: Path) -> str:
+    """How a trainer that left no outcome ended: by its exit code, negative for a signal, and its log's last line."""
+    if code is None:
+        return "its process is gone and left no outcome"
+    if code < 0:
+        memory = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return f"killed by {signal.Signals(-code).name}{memory}"
+    last = tail(log, 1)
+    return f"exit code {code}" + (f": {last[0]}" if last else " and an empty log")
+
+
+def whence(attempt: Attempt) -> str:
+    """From where the run goes on."""
+    saved = checkpoints.resumable(attempt.run)
+    return f"goes on from {f'step {saved.step}' if saved else 'the start'}"
 
 
 def name_of(run: Run) -> str:
@@ -154,16 +163,23 @@ def adopt(run: Run, attempt: Attempt) -> Job:
     return Job(run, attempt, None, ours=orphan)
 
 
-def spawn(arguments: list[str], threads: int, log: int) -> subprocess.Popen[bytes]:
-    """A process without terminal whose numeric libraries use `threads` threads."""
-    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONUNBUFFERED": "1"}
+def spawn(
+    arguments: list[str],
+    threads: int,
+    log: int,
+    environment: Mapping[str, str] = os.environ,
+    before_exec: Callable[[], None] | None = None,
+) -> subprocess.Popen[bytes]:
+    """A process without terminal whose numeric libraries use `threads` threads; `before_exec` is called in it."""
+    variables = {**environment, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
         arguments,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=environment,
+        env=variables,
+        preexec_fn=before_exec,
     )
 
 

@@ -94,7 +94,9 @@ class _Runner:
     def work(self, decisions: Sequence[Planned]) -> None:
         """From the first start to the last end."""
         for planned in decisions:
-            if planned.action == "leave":
+            if planned.job is not None:
+                self.show.say(f"{planned.run.key} {name_of(planned.run)}: left to job {planned.job}: {planned.reason}")
+            elif planned.action == "leave":
                 self._begin(planned.run)
         try:
             self.queue.extend(self._prepared(decisions))

@@ -1,14 +1,17 @@
-"""The plan: what would be done about each run of a sweep, decided from the store and the processes. Writes nothing."""
+"""The plan: what would be done about each run of a sweep, by store, processes and scheduler. Writes nothing."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rlsweep.errors import UsageError
+from rlsweep.launch.queue import Job
+from rlsweep.launch.seen import jobs_of, look
 from rlsweep.store import checkpoints, ledger
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.ledger import Intent
-from rlsweep.store.state import look
+from rlsweep.store.state import look as look_at_folder
 from rlsweep.sweep.expand import Run, Sweep
 
 Action = Literal["submit", "resume", "continue", "skip", "leave"]
@@ -24,29 +27,39 @@ class Planned:
     action: Action
     reason: str
     step: int = 0
+    job: str | None = None
+    """The job of a scheduler that a run which is left belongs to."""
 
 
 def decide(sweep: Sweep, root: Root) -> list[Planned]:
-    """A decision for each run, in the sweep's order. UsageError where the root can't be one."""
+    """A decision for each run, in the sweep's order. UsageError where the root can't be one.
+
+    SchedulerError where a run was handed to a job and the scheduler can't be asked: it might be submitted twice.
+    """
     check_root(root)
     try:
         existing = set(os.listdir(root.runs))
     except FileNotFoundError:
         existing = set()
+    folders = {run.key: root.run(run.key) for run in sweep.runs if run.key in existing}
+    jobs = jobs_of(list(folders.values()))
     return [
-        decide_run(run, root.run(run.key)) if run.key in existing else Planned(run, "submit", "new")
+        decide_run(run, folders[run.key], jobs) if run.key in folders else Planned(run, "submit", "new")
         for run in sweep.runs
     ]
 
 
-def decide_run(run: Run, folder: RunFolder) -> Planned:
-    """The decision about one run whose folder may exist."""
-    seen = look(folder)
+def decide_run(run: Run, folder: RunFolder, jobs: Mapping[str, Job] | None = None) -> Planned:
+    """The decision about one run whose folder may exist, by what the scheduler said of its job (`seen.jobs_of`).
+
+    Without `jobs`: by its folder and its process alone, whatever job it was handed to.
+    """
+    seen = look_at_folder(folder) if jobs is None else look(folder, jobs)
     steps = run.recipe.budget.steps
     if seen.state == "waiting":
         return Planned(run, "submit", seen.reason)
-    if seen.state == "running":
-        return Planned(run, "leave", seen.reason, _saved(folder))
+    if seen.state in ("running", "pending"):
+        return Planned(run, "leave", seen.reason, _saved(folder), seen.job)
     if seen.state == "diverged":
         return Planned(run, "skip", f"diverged at step {seen.step}, and would again: {seen.reason}", seen.step)
     if seen.state == "finished":
@@ -56,6 +69,8 @@ def decide_run(run: Run, folder: RunFolder) -> Planned:
         if saved < seen.step:
             raised += f"; from {f'step {saved}' if saved else 'the start'}, what it needs to go on later was let go"
         return Planned(run, "continue", raised, saved)
+    if seen.attempt is None:  # its job ended before it began
+        return Planned(run, "submit", f"{seen.state} ({seen.reason})")
     saved = _saved(folder)
     whence = f"from the checkpoint of step {saved}" if saved else "from the start, there is no checkpoint"
     why = f"failed ({seen.reason})" if seen.state == "failed" else seen.state

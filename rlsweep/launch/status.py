@@ -1,17 +1,21 @@
-"""Status of a sweep: what its ledger wants, and what folders and processes say about it now."""
+"""Status of a sweep: what its ledger wants, and what folders, processes and the scheduler say about it now."""
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rlsweep.errors import RlsweepError
+from rlsweep.errors import RlsweepError, SchedulerError
+from rlsweep.launch.eta import seconds_to_go
+from rlsweep.launch.queue import Job
+from rlsweep.launch.seen import jobs_of, look
 from rlsweep.store import ledger
 from rlsweep.store.files import describe
-from rlsweep.store.journal import newest_row
+from rlsweep.store.journal import newest_rows
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import Row
-from rlsweep.store.state import STATES, Seen, State, look
+from rlsweep.store.state import STATES, Seen, State
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,36 @@ class RunStatus:
     attempt: int | None
     host: str | None
     reason: str
+    job: str | None = None
+    """The job of a scheduler that it was last handed to: `123`, or `123_4` for an element of an array."""
+    nodes: str | None = None
+    """Nodes that job occupies now, in the scheduler's short form: `n[1-2]`."""
+    eta_s: float | None = None
+    """Seconds until it has trained `total` steps at the pace of its newest ones; None where it isn't at work."""
+    release: str | None = None
+    """The command that lets its job go where that is held."""
 
 
-def status(sweep: SweepFolder, root: Root) -> list[RunStatus]:
-    """Status of all runs that a sweep wants, in the order of its ledger."""
-    return [_of_run(intent, root.run(intent.run_key)) for intent in ledger.wanted(sweep)]
+@dataclass(frozen=True)
+class Status:
+    """Where the runs of a sweep stand, in the order of its ledger."""
+
+    runs: list[RunStatus]
+    scheduler_error: SchedulerError | None = None
+    """Why the scheduler could not be asked about runs that were handed to it: of those it is what folders say."""
+
+
+def status(sweep: SweepFolder, root: Root) -> Status:
+    """Status of all runs that a sweep wants. Asks the scheduler with two calls at most."""
+    wanted = ledger.wanted(sweep)
+    folders = [root.run(intent.run_key) for intent in wanted]
+    jobs: Mapping[str, Job] | None = None
+    failure: SchedulerError | None = None
+    try:
+        jobs = jobs_of(folders)
+    except SchedulerError as error:
+        failure = error
+    return Status([_of_run(intent, folder, jobs) for intent, folder in zip(wanted, folders, strict=True)], failure)
 
 
 def counts(runs: list[RunStatus]) -> dict[State, int]:
@@ -41,21 +70,22 @@ def counts(runs: list[RunStatus]) -> dict[State, int]:
     return {state: number for state, number in found.items() if number}
 
 
-def _of_run(intent: Intent, folder: RunFolder) -> RunStatus:
-    trained = evaluation = None
+def _of_run(intent: Intent, folder: RunFolder, jobs: Mapping[str, Job] | None) -> RunStatus:
+    rows: Mapping[str, Row] = {}
     try:
-        seen = look(folder)
+        seen = look(folder, jobs)
     except (RlsweepError, OSError) as error:  # nobody can say; the other runs of the sweep have a status all the same
         seen = Seen("lost", describe(error))
     with suppress(RlsweepError):  # what can't be read has no rows
-        trained, evaluation = newest_row(folder.journal, "step"), newest_row(folder.journal, "evaluation")
+        rows = newest_rows(folder.journal, ("step", "evaluation"))
     state, reason = seen.state, seen.reason
-    in_journal = trained["step"] if trained else 0
+    in_journal = rows["step"]["step"] if "step" in rows else 0
     step = max(seen.step, in_journal)
     if state != "running" and in_journal < step:
         reason = f"{reason}; rows are missing from {folder.journal}, it ends at step {in_journal}"
     if state == "finished" and seen.step < intent.steps:
         state, reason = "waiting", f"the budget was raised from {seen.step} to {intent.steps} steps"
+    at_work = state == "running" and seen.host is not None  # else its job is starting, and the newest attempt is over
     return RunStatus(
         variant=intent.variant,
         seed=intent.seed,
@@ -63,10 +93,14 @@ def _of_run(intent: Intent, folder: RunFolder) -> RunStatus:
         state=state,
         step=step,
         total=intent.steps,
-        pass_rate=_pass_rate(evaluation),
+        pass_rate=_pass_rate(rows.get("evaluation")),
         attempt=seen.attempt.number if seen.attempt else None,
-        host=seen.host,
+        host=seen.host or seen.nodes or None,
         reason=reason,
+        job=seen.job,
+        nodes=seen.nodes or None,
+        eta_s=seconds_to_go(seen.attempt, intent.steps) if at_work and seen.attempt else None,
+        release=seen.release,
     )
 
 

@@ -3,10 +3,11 @@
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.launch.plan import TO_START, Planned, check_root
@@ -16,6 +17,9 @@ from rlsweep.store.claim import Claim, claimed, holder
 from rlsweep.store.files import write_text
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.sweep.expand import Run, Sweep
+
+Item = TypeVar("Item")
+_WRITERS = 16
 
 
 @contextmanager
@@ -50,16 +54,44 @@ def submit(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> SweepFolde
     fresh = [row for row in intents if known.get((row["variant"], row["seed"])) != _asked(row)]
     if fresh:
         ledger.append(folder, fresh)
-    for planned in decisions:
-        if planned.action in TO_START:
-            freeze(planned.run, root.run(planned.run.key))
+    starting = [planned.run for planned in decisions if planned.action in TO_START]
+    at_once(lambda run: freeze(run, root.run(run.key)), starting)
     return folder
+
+
+def at_once(write: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """Write something for each item, several at a time: most of it is waiting for the disk, or a server, to sync."""
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for _ in pool.map(write, items):
+            pass
 
 
 def freeze(run: Run, folder: RunFolder) -> None:
     """Write the resolved recipe that a run is trained by. Budget and execution are as asked for last."""
     folder.path.mkdir(parents=True, exist_ok=True)
     _write_if_new(folder.recipe, dump(run.recipe))
+
+
+def require_own(root: Root) -> None:
+    """UsageError where the root is another user's: what belongs to one user is read-only to all others."""
+    try:
+        owner = root.path.stat().st_uid
+    except FileNotFoundError:
+        return
+    if owner != os.geteuid():
+        raise UsageError(
+            f"the root {root.path} belongs to {_user(owner)}: others can read it (rlsweep status, logs, samples, "
+            "report), not change it; choose another with --root"
+        )
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"the user with the number {number}"
 
 
 def _intent(run: Run) -> dict[str, Any]:
@@ -93,6 +125,7 @@ def _asked(row: dict[str, Any]) -> dict[str, Any]:
 
 def _check_writable(root: Root) -> None:
     check_root(root)
+    require_own(root)
     there = next(path for path in (root.path, *root.path.parents) if path.exists())
     for path in (there, root.runs, root.sweeps):
         if path.exists() and not os.access(path, os.W_OK | os.X_OK):

@@ -15,15 +15,17 @@ class Execution:
     device: Literal["cpu", "cuda"] = "cuda"
     """Where the trainer computes."""
     devices: int = 80
-    """Accelerators a run occupies, generators and trainers together (ScaleRL 2.2: 64 + 16)."""
+    """Accelerators a run occupies, generators and trainers together (ScaleRL 2.2: 64 + 16). With the `local` engine
+    each is a process of its own, so that a run is started as that many."""
     threads: int = 1
     """CPU threads of the trainer. Sums depend on it in their last bits, so it belongs to the run folder."""
     microbatch_tokens: int = 65_536
     """Most tokens, padding included, in one forward and backward pass."""
     checkpoint_every: int = 50
     """Steps between checkpoints. The newest two are kept whole while a run goes on, and the last one at its end."""
-    checkpoint_minutes: float | None = 30.0
-    """Most minutes between checkpoints, at the end of a step; null counts steps alone. Our choice."""
+    checkpoint_minutes: float | None = 20.0
+    """Most minutes between checkpoints, at the end of a step; null counts steps alone. It bounds what a crash
+    costs: a run that is asked to stop keeps its last finished step anyway. Our choice."""
     keep_every: int | None = None
     """The weights of each step that is a multiple of this are kept for good; null keeps none but the newest."""
     parameters: int | None = None

@@ -50,7 +50,7 @@ def build(root: Root, sweep_name: str, *, unit: str | None = None) -> Report:
     made = {key: provenance.every(run)[0] for key, run in folders.items()}
     unit = unit or default_axis(provenance.device_kind(each[-1]) for each in made.values() if each)
     differences = {intent.variant: intent.difference for intent in wanted}
-    runs = [read_run(root.run(each.run_key), each, unit) for each in status(folder, root)]
+    runs = [read_run(root.run(each.run_key), each, unit) for each in status(folder, root).runs]
     found = [
         _variant(root, difference, [run for run in runs if run.variant == name], made)
         for name, difference in differences.items()

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -20,13 +20,22 @@ class LocalEngine:
     """Samples what is submitted before `submit` returns, so that its lag is exactly what the trainer admitted."""
 
     def __init__(
-        self, model: PreTrainedModel, *, eos: int, dtype: str, head_dtype: str, interruption: Interruption | None = None
+        self,
+        model: PreTrainedModel,
+        *,
+        eos: int,
+        dtype: str,
+        head_dtype: str,
+        interruption: Interruption | None = None,
+        check: Callable[[], None] = lambda: None,
     ):
+        """`check` is called at every token position, and what it raises ends `submit`: the engine is of no use then."""
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         self._eos = eos
         self._dtype = dtype
         self._head_dtype = head_dtype
         self._interruption = interruption
+        self._check = check
         self._version = 0
         self._finished: list[Group] = []
         self._busy = 0.0
@@ -74,6 +83,7 @@ class LocalEngine:
         forced_left = torch.zeros_like(running)
         ended = torch.zeros_like(running, dtype=torch.bool)
         for position in range(block.longest):
+            self._check()
             logs = torch.log_softmax(head_logits(self._model, hidden, self._head_dtype) / requests[0].temperature, -1)
             token = _draw(logs[row], block.noise[running, position])
             logprob = logs[row, token]

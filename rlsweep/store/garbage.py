@@ -1,13 +1,13 @@
 """What runs that are over still hold on disk and nobody needs to read their results: freed by `rlsweep gc`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlsweep.store import checkpoints, ledger
 from rlsweep.store.layout import Root, RunFolder
-from rlsweep.store.state import look
+from rlsweep.store.state import Seen, look
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ def wanted_steps(root: Root) -> dict[str, int]:
     return steps
 
 
-def find(run: RunFolder, wanted: Mapping[str, int]) -> list[Garbage]:
-    """What can be freed of one run. Nothing of one that is at work, waits to go on, or is to go further.
+def find(run: RunFolder, wanted: Mapping[str, int], look: Callable[[RunFolder], Seen] = look) -> list[Garbage]:
+    """What can be freed of one run that does what `look` tells. Nothing of one that is at work, waits in a queue, or is
+    to go further.
 
     What a finished or diverged run would need to go on is let go; its weights, journal and samples stay.
     """
     seen = look(run)
-    if seen.state == "running":
+    if seen.state in ("running", "pending"):
         return []
     halves = [path for folder in (run.path, run.samples) for path in folder.glob(".*.tmp")]
     found = [(path, "left by a process that was killed") for path in (*checkpoints.leftovers(run), *halves)]

@@ -17,7 +17,7 @@ class Submission:
     a job whose token is another one ends at once, so that a run submitted twice is trained once."""
 
     token: str
-    """Names the chunk: its jobs are called `rlsweep:<sweep>:<token>`, its files lie in `sweeps/<sweep>/jobs/<token>`."""
+    """Names the chunk: its jobs are called `rlsweep:<sweep>:<token>`, files lie in `sweeps/<sweep>/jobs/<token>`."""
     sweep: str
     cluster: str
     """Name of the profile."""
@@ -36,6 +36,8 @@ class Submission:
     """No attempt starts once the sweep's attempts have used so many device-hours."""
     accounting: Accounting
     """What the cluster kept of jobs that are over, when this was submitted."""
+    notice_s: int = 120
+    """So long before its time limit the job is told, and the trainer has that long to save."""
 
     @property
     def name(self) -> str:
@@ -73,11 +75,14 @@ def write_submission(run: RunFolder, submission: Submission) -> None:
 def read_submission(run: RunFolder) -> Submission | None:
     """The job a run was last handed to, None where it never was. RlsweepError where the file is damaged."""
     try:
-        return Submission(**read_json(run.submission))
+        found = Submission(**read_json(run.submission))
     except FileNotFoundError:
         return None
     except TypeError as error:
         raise RlsweepError(f"{run.submission}: not a submission ({error})") from error
+    if not all(isinstance(text, str) for text in (found.token, found.sweep, found.job)) or not _is_time(found.time):
+        raise RlsweepError(f"{run.submission}: not a submission (token, sweep and job are text, time is a number)")
+    return found
 
 
 def write_attempt_job(attempt: Attempt, job: AttemptJob) -> None:
@@ -88,8 +93,15 @@ def write_attempt_job(attempt: Attempt, job: AttemptJob) -> None:
 def read_attempt_job(attempt: Attempt) -> AttemptJob | None:
     """Which job an attempt belongs to, None where it was started on its own. RlsweepError where that is damaged."""
     try:
-        return AttemptJob(**read_json(attempt.job))
+        found = AttemptJob(**read_json(attempt.job))
     except FileNotFoundError:
         return None
     except TypeError as error:
         raise RlsweepError(f"{attempt.job}: not a job ({error})") from error
+    if not isinstance(found.token, str) or not isinstance(found.job, str) or not _is_time(found.started):
+        raise RlsweepError(f"{attempt.job}: not a job (token and job are text, started is a number)")
+    return found
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -14,6 +14,7 @@ from rlsweep.store.rows import (
     Row,
     append_bytes,
     newest_row,
+    newest_rows,
     open_for_append,
     read_bytes,
     read_rows,
@@ -21,7 +22,7 @@ from rlsweep.store.rows import (
     whole_rows,
 )
 
-__all__ = ["Journal", "newest_row", "read_rows", "rewind"]
+__all__ = ["Journal", "newest_row", "newest_rows", "read_rows", "rewind"]
 
 
 class Journal:

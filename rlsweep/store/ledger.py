@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from rlsweep.errors import RlsweepError
 from rlsweep.store.files import naming, sync_folder
@@ -24,6 +24,20 @@ class Intent:
     """When it was asked for, unix seconds."""
 
 
+@dataclass(frozen=True)
+class Handed:
+    """A chunk of runs that was, or was about to be, handed to a scheduler, as far as it came."""
+
+    token: str
+    state: Literal["submitting", "submitted", "released"]
+    """`submitting`: a job may exist, and waits to be released; nobody knows its id. `submitted`: it waits. `released`:
+    it may start."""
+    cluster: str
+    runs: tuple[str, ...]
+    job: str | None
+    """Id of the job or of the array; None while `submitting`."""
+
+
 def read(folder: SweepFolder) -> list[Row]:
     """All rows, oldest first; none where there is no ledger. RlsweepError where it is damaged."""
     try:
@@ -39,7 +53,9 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
     """Add rows at the end, durably; the folder is made if need be.
 
     A row is `{"kind": "intent", "time", "recipe_name", "run_key", "variant", "variant_key", "seed", "difference",
-    "steps"}` or `{"kind": "attempt", "time", "run_key", "attempt"}`.
+    "steps"}`, `{"kind": "attempt", "time", "run_key", "attempt"}` of the local runner, or of a submission:
+    `{"kind": "submitting", "time", "token", "cluster", "runs": [run_key]}` before sbatch, `{"kind": "submitted", "time",
+    "token", "job", "runs"}` once each run's submission.json stands, and `{"kind": "released", "time", "tokens": [token]}`.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
     with naming(folder.ledger):
@@ -87,6 +103,24 @@ def wanted(folder: SweepFolder) -> list[Intent]:
     ]
     order = {name: place for place, name in enumerate(meaning)}
     return sorted(found, key=lambda intent: order[intent.variant])
+
+
+def submissions(folder: SweepFolder) -> list[Handed]:
+    """Every chunk, oldest first, those that came to nothing included. RlsweepError where a row of them is damaged."""
+    found: dict[str, Handed] = {}
+    for row in read(folder):
+        kind = row.get("kind")
+        try:
+            if kind == "submitting":
+                found[row["token"]] = Handed(row["token"], "submitting", row["cluster"], tuple(row["runs"]), None)
+            elif kind == "submitted":
+                found[row["token"]] = replace(found[row["token"]], state="submitted", job=row["job"])
+            elif kind == "released":
+                for token in row["tokens"]:
+                    found[token] = replace(found[token], state="released")
+        except (KeyError, TypeError) as error:
+            raise RlsweepError(f"{folder.ledger}: a row '{kind}' is not valid ({error!r}); the file is damaged") from error
+    return list(found.values())
 
 
 def _intent_rows(folder: SweepFolder) -> list[Row]:

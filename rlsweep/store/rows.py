@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,9 @@ from rlsweep.errors import RlsweepError
 from rlsweep.store.files import describe, encode
 
 Row = dict[str, Any]
+
+_TAIL = 32 * 1024
+"""Bytes read first from the end of a file: several rows, with an evaluation among them where those are frequent."""
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -33,19 +36,45 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def newest_row(path: Path, kind: str) -> Row | None:
-    """The last whole row of a kind, found from the end without parsing the rows before it."""
-    mark = f'"{kind}"'.encode()
-    data = read_bytes(path)
+    """The last whole row of a kind, found from the end without reading or parsing the rows before it."""
+    return newest_rows(path, (kind,)).get(kind)
+
+
+def newest_rows(path: Path, kinds: Sequence[str]) -> dict[str, Row]:
+    """The last whole row of each kind that there is, found like `newest_row`. RlsweepError where it can't be read."""
+    found: dict[str, Row] = {}
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            read = _TAIL
+            while True:
+                file.seek(max(0, size - read))
+                _search(file.read(), kinds, found, whole=read >= size)
+                if len(found) == len(kinds) or read >= size:
+                    return found
+                read *= 16
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise RlsweepError(describe(error)) from error
+
+
+def _search(data: bytes, kinds: Sequence[str], found: dict[str, Row], whole: bool) -> None:
+    """Add what is missing from the end of a file; where that isn't the `whole` file its first line has no head."""
+    marks = {kind: f'"{kind}"'.encode() for kind in kinds if kind not in found}
     end = data.rfind(b"\n")
-    while end > 0:
+    while end > 0 and marks:
         start = data.rfind(b"\n", 0, end) + 1
+        if start == 0 and not whole:
+            return
         line = data[start:end]
-        if mark in line:
+        if any(mark in line for mark in marks.values()):
             row = parse(line)
-            if row is not None and row.get("kind") == kind:
-                return row
+            kind = row.get("kind") if row is not None else None
+            if row is not None and kind in marks:
+                found[kind] = row
+                del marks[kind]
         end = start - 1
-    return None
 
 
 def whole_rows(data: bytes) -> Iterator[bytes]:

@@ -20,13 +20,20 @@ after all costs its work since the last checkpoint, never the run: it loses owne
 
 @dataclass(frozen=True)
 class Seen:
-    """State of a run, why in one line, the step of its outcome (0 without one), its newest attempt and its host."""
+    """State of a run, why in one line, the step of its outcome (0 without one), its newest attempt and its host.
+
+    Of a run that was handed to a job also that job's id, its nodes in the scheduler's short form (`n[1-2]`) and, where
+    it is held, the command that releases it.
+    """
 
     state: State
     reason: str
     step: int = 0
     attempt: Attempt | None = None
     host: str | None = None
+    job: str | None = None
+    nodes: str = ""
+    release: str | None = None
 
 
 def look(run: RunFolder) -> Seen:

@@ -2,20 +2,21 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rlsweep.errors import RlsweepError
 from rlsweep.recipe.key import NOT_IDENTITY, leaves
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import attempts, checkpoints, provenance
+from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json
 from rlsweep.store.layout import RunFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.provenance import Provenance
 from rlsweep.store.rows import read_bytes
-from rlsweep.store.state import look
+from rlsweep.store.state import Seen
 from rlsweep.track.points import evaluations
 
 PARAM_LIMIT = 6000
@@ -24,6 +25,8 @@ NAME_LIMIT = 250
 
 STATUS = {
     "running": "RUNNING",
+    "pending": "RUNNING",  # between two attempts, or about to go on
+    "waiting": "KILLED",  # it has begun, and nobody goes on with it
     "finished": "FINISHED",
     "diverged": "FAILED",
     "failed": "FAILED",
@@ -32,6 +35,7 @@ STATUS = {
 }
 """MLflow's status of each state of a run that has begun."""
 
+_GOES_ON = ("running", "pending")
 _OVER = ("finished", "diverged")
 """From any other state a run is resumed at its newest checkpoint, and the rows after it are taken back."""
 
@@ -57,8 +61,9 @@ class Child:
         return STATUS[self.state]
 
 
-def read_child(run: RunFolder, intent: Intent, *, wanted: bool) -> Child | None:
-    """A run of a sweep, None where no attempt has begun it. RlsweepError where its folder is damaged."""
+def read_child(run: RunFolder, intent: Intent, look: Callable[[RunFolder], Seen], *, wanted: bool) -> Child | None:
+    """A run of a sweep in the state that `look` tells, None where no attempt has begun it. RlsweepError where its
+    folder is damaged."""
     # State first: what is written after we looked can only be more than the state promises.
     seen = look(run)
     if seen.attempt is None or not run.recipe.exists():
@@ -99,7 +104,7 @@ def read_child(run: RunFolder, intent: Intent, *, wanted: bool) -> Child | None:
         key=run.key,
         state=seen.state,
         start=_started(run),
-        end=None if seen.state == "running" else _ended(seen.attempt.path if seen.state == "lost" else run.outcome),
+        end=None if seen.state in _GOES_ON else _ended(run, seen.attempt, seen.state),
         tags={name: shorten(_text(value), TAG_LIMIT) for name, value in tags.items() if value is not None},
         params={path: _param(value) for path, value in fixed.items()},
         artifacts=artifacts,
@@ -150,8 +155,12 @@ def _started(run: RunFolder) -> int:
     return round(seconds * 1000)
 
 
-def _ended(file: Path) -> int:
-    return round(file.stat().st_mtime * 1000)
+def _ended(run: RunFolder, attempt: Attempt, state: str) -> int:
+    try:
+        written = (attempt.path if state == "lost" else run.outcome).stat()
+    except FileNotFoundError:  # the scheduler alone says how it ended
+        written = attempt.path.stat()
+    return round(written.st_mtime * 1000)
 
 
 def _param(value: object) -> str:

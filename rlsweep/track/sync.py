@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.store import ledger
 from rlsweep.store.claim import Claim, claimed
-from rlsweep.store.layout import Root, SweepFolder
+from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.store.ledger import Intent
 from rlsweep.store.rows import read_bytes
+from rlsweep.store.state import Seen, look
 from rlsweep.track.child import NAME_LIMIT, STATUS, Child, read_child, shorten
 from rlsweep.track.connect import connected
 from rlsweep.track.points import Sent, batches
@@ -46,12 +47,15 @@ class SyncResult:
     problems: list[str] = field(default_factory=list)
 
 
-def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResult:
+def sync(
+    root: Root, sweep_name: str, *, say: Callable[[str], None], look: Callable[[RunFolder], Seen] = look
+) -> SyncResult:
     """Send to MLflow what it lacks of a sweep: a parent run, and a child for each run that has begun.
 
     Sent are the rows covered by a complete checkpoint, all rows once a run has finished or diverged. What an MLflow run
     holds stands in its own tag, so that its store can be deleted and made again. The experiment is named after the
-    recipe the sweep was first asked for with. `say` hears what a person should know.
+    recipe the sweep was first asked for with. `say` hears what a person should know. `look` tells what a run is doing:
+    by default as its folder alone does, which knows nothing of a queue that it waits in.
 
     Raises UsageError for an unknown sweep, TrackingError where the store can't be reached, read or written.
     """
@@ -72,7 +76,7 @@ def sync(root: Root, sweep_name: str, *, say: Callable[[str], None]) -> SyncResu
             return result
         if tracking.notice:
             say(tracking.notice)
-        children = list(_children(root, folder, intents, result, say))
+        children = list(_children(root, folder, intents, look, result, say))
         if children:
             with connected(tracking) as client:
                 _Syncing(client, tracking, folder, result, claim, say).send(children, len(ledger.wanted(folder)))
@@ -85,12 +89,17 @@ def _intents(folder: SweepFolder) -> list[Intent]:
 
 
 def _children(
-    root: Root, folder: SweepFolder, intents: Sequence[Intent], result: SyncResult, say: Callable[[str], None]
+    root: Root,
+    folder: SweepFolder,
+    intents: Sequence[Intent],
+    look: Callable[[RunFolder], Seen],
+    result: SyncResult,
+    say: Callable[[str], None],
 ) -> Iterator[Child]:
     wanted = {intent.run_key for intent in ledger.wanted(folder)}
     for intent in intents:
         try:
-            child = read_child(root.run(intent.run_key), intent, wanted=intent.run_key in wanted)
+            child = read_child(root.run(intent.run_key), intent, look, wanted=intent.run_key in wanted)
         except RlsweepError as error:  # the other runs are not to wait for this one
             problem = f"run {intent.run_key} is left out: {error}"
             result.problems.append(problem)

@@ -17,6 +17,11 @@ class Clock:
     included), with evaluations and checkpoints booked apart. Multiplied by the devices the run occupies, `training` is
     `clock/device_hours`, the paper's axis. Samples, tokens and FLOPs count what was generated for training, trained on
     or not.
+
+    All of it up to the last step that was kept. Work that came after it is done again, so it is in no clock, whether
+    the attempt was killed or was asked to stop and gave it up: compute is what a policy is made of, however often its
+    run was disturbed. What was lost is told elsewhere: rows that were taken back stand in the next attempt's
+    discarded.jsonl, and the outcome of an attempt that was asked to stop says how long it had worked for nothing.
     """
 
     def __init__(self, devices: int, parameters: int, started: float):
@@ -80,6 +85,12 @@ class Clock:
             "flops": self._flops,
             "device_seconds": dict(self._spent),
         }
+
+    def back_to(self, state: dict[str, Any]) -> None:
+        """Forget what was counted and booked in this attempt since `state_dict` told `state`."""
+        self._samples, self._tokens, self._flops = state["samples"], state["tokens"], state["flops"]
+        self._spent = dict(state["device_seconds"])
+        self._since = time.monotonic()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from an earlier attempt; this attempt's time so far is kept."""

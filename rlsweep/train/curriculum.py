@@ -1,5 +1,6 @@
 """Which prompts are asked: epochs over the pool, without the prompts that have become too easy."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,12 @@ class PromptStream:
             "curriculum/excluded_prompts": int(self._excluded.sum()),
             "curriculum/exclusion_lifted": int(self._lifted),
         }
+
+    def frozen(self) -> "PromptStream":
+        """A copy that stays as the stream is now."""
+        twin = copy.copy(self)
+        twin._correct, twin._total = self._correct.copy(), self._total.copy()  # the only arrays that are written in
+        return twin
 
     def state_dict(self) -> dict[str, Any]:
         """All that the future depends on besides recipe and pool, for JSON."""

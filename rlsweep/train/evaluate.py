@@ -6,16 +6,23 @@ from rlsweep.store.rows import Row
 from rlsweep.tasks.protocol import Task
 from rlsweep.train.grading import Failures
 from rlsweep.train.intake import Graded, Intake, Tokens, requests
+from rlsweep.train.ranks import ALONE, Ranks
 
 
 def evaluate(
-    recipe: Recipe, task: Task, tokens: Tokens, intake: Intake, engine: RolloutEngine, step: int
+    recipe: Recipe,
+    task: Task,
+    tokens: Tokens,
+    intake: Intake,
+    engine: RolloutEngine,
+    step: int,
+    ranks: Ranks = ALONE,
 ) -> tuple[Row, list[Graded]]:
     """Sample `evaluation.samples` responses to each held-out prompt from the version the engine was last given.
 
     Returns the journal's evaluation row without clocks and time (the successes of each prompt, from which the pass rate
     and its sampling variance follow) and the group of each prompt, in the order of the split. Groups for training that
-    arrive meanwhile go to the intake.
+    arrive meanwhile go to the intake. Asked, before anything is written, where `ranks` are asked to stop.
     """
     prompts = task.held_out(recipe.evaluation.prompts)
     encoded = [tokens.encode(prompt.text) for prompt in prompts]
@@ -27,6 +34,7 @@ def evaluate(
     failures = Failures("evaluation", len(prompts) * options.samples)
     while len(graded) < len(prompts):
         for group in intake.collect(engine):
+            ranks.check_sparingly()
             place = -1 - group.id
             outcomes = tuple(tokens.grade(prompts[place], rollout, failures) for rollout in group.rollouts)
             graded[place] = Graded(place, encoded[place], group.rollouts, outcomes)

@@ -1,5 +1,6 @@
 """Rollouts on their way: which batches were admitted, which of their groups are finished, and how they are kept."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,7 @@ from rlsweep.train.admission import admissible
 from rlsweep.train.curriculum import PromptStream
 from rlsweep.train.grading import Failures, Verifier
 from rlsweep.train.randomness import generator
+from rlsweep.train.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,24 @@ class Intake:
     """
 
     def __init__(
-        self, recipe: Recipe, task: Task, stream: PromptStream, tokens: Tokens, count: Callable[[int, int, int], None]
+        self,
+        recipe: Recipe,
+        task: Task,
+        stream: PromptStream,
+        tokens: Tokens,
+        count: Callable[[int, int, int], None],
+        ranks: Ranks = ALONE,
     ):
-        """`count(samples, prompt tokens, response tokens)` is told of every finished group."""
+        """`count(samples, prompt tokens, response tokens)` is told of every finished group.
+
+        Grading is given up between two prompts when `ranks` are asked to stop.
+        """
         self._recipe = recipe
         self._task = task
         self._stream = stream
         self._tokens = tokens
         self._count = count
+        self._ranks = ranks
         self._asked: dict[int, list[int]] = {}
         self._groups: dict[int, Group] = {}
         self._admitted = 0
@@ -123,6 +135,7 @@ class Intake:
         graded = []
         failures = Failures("step", self._recipe.batch.prompts * self._recipe.batch.rollouts)
         for index, id_ in zip(self._asked.pop(batch), self._ids(batch), strict=True):
+            self._ranks.check_sparingly()
             rollouts, before = self._groups.pop(id_).rollouts, failures.count
             outcomes = tuple(self._tokens.grade(self._task.prompt(index), rollout, failures) for rollout in rollouts)
             graded.append(Graded(index, self._prompt(index), rollouts, outcomes, failures.count - before))
@@ -133,6 +146,12 @@ class Intake:
         finished = engine.collect(wait=True)
         assert finished, "the engine has nothing outstanding, yet groups are missing"
         return self._keep(finished)
+
+    def frozen(self) -> "Intake":
+        """A copy that stays as the intake is now, to be saved; what it holds is shared and never changes."""
+        twin = copy.copy(self)
+        twin._asked, twin._groups = dict(self._asked), dict(self._groups)
+        return twin
 
     def save(self, path: Path) -> None:
         """Write what is on its way as arrays (`.npz`, no pickles)."""

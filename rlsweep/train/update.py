@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from accelerate import Accelerator
@@ -18,6 +18,7 @@ from rlsweep.train.advantages import advantages, zero_variance
 from rlsweep.train.aggregation import aggregate, weights
 from rlsweep.train.intake import Graded
 from rlsweep.train.losses import LossStatistics, is_sequence_loss, policy_loss
+from rlsweep.train.ranks import ALONE, Ranks
 from rlsweep.train.rewards import correct, reward
 
 SHARED_FROM = 0.2
@@ -94,18 +95,26 @@ def update(
     accelerator: Accelerator,
     batch: TrainingBatch,
     version: int,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Train policy `version` on the batch and return what was measured. Diverged if anything is not finite.
 
-    A batch without rollouts (every group was filtered) leaves weights and moments as they are.
+    A batch without rollouts (every group was filtered) leaves weights and moments as they are. Each of the ranks
+    computes its share of the micro-batches; gradients and measurements are those of all. Asked, with nothing but
+    gradients changed, where they are asked to stop before the optimizer's step.
     """
     if not batch.rollouts:
         return {"train/loss": 0.0, "train/lr": learning_rate(recipe, version)}
     statistics, loss_sum, entropy_sum, device = LossStatistics(), 0.0, 0.0, accelerator.device
     shared = None
-    if shares_prompts(batch, recipe.execution.microbatch_tokens) and can_share_prompts(model):
-        shared = SharedPrompts(model, recipe.model.dtype, batch.prompts, device)
-    for part in micro_batches(batch, recipe.execution.microbatch_tokens):
+    parts = share(micro_batches(batch, recipe.execution.microbatch_tokens), ranks)
+    own = [batch.prompts[row] for row in sorted(row for part in parts for row in part)]
+    if own and shares_prompts(batch, recipe.execution.microbatch_tokens) and can_share_prompts(model):
+        shared = SharedPrompts(model, recipe.model.dtype, own, device)
+    for part in parts:
+        ranks.check()
+        if not part:
+            continue
         equal = equal_rows(batch, part)
         firsts, rows = [copies[0] for copies in equal], [row for copies in equal for row in copies]
         prompts = [batch.prompts[row] for row in firsts]
@@ -125,16 +134,19 @@ def update(
         mask = packed.valid[copy] & ~padded([r.forced for r in rollouts], bool).to(device)
         loss, measured = policy_loss(recipe.loss, logp, behaviour, batch.advantage[rows].to(logp.device), mask)
         total = aggregate(loss, batch.weight[rows].to(logp.device))
-        # Frameworks average gradients over ranks, while the weights already hold the whole batch's divisor.
-        accelerator.backward(total * accelerator.num_processes)
+        accelerator.backward(total)
         statistics = statistics.merge(measured)
         loss_sum += float(total.detach())
         entropy_sum += float(entropy[mask].sum())
     if shared is not None:
         shared.backward()
+    # Summed and not averaged: the weights already hold the whole batch's divisor.
+    ranks.add_gradients(model)
+    statistics, loss_sum, entropy_sum = _of_all(ranks, statistics, loss_sum, entropy_sum)
     norm = float(accelerator.clip_grad_norm_(model.parameters(), recipe.optimizer.grad_clip))
     if not math.isfinite(loss_sum) or not math.isfinite(norm):
         raise Diverged(f"loss {loss_sum}, gradient norm {norm} at step {version + 1}")
+    ranks.check()  # for the last time: from here on weights and moments are those of the next step
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(recipe, version)
     optimizer.step()
@@ -150,6 +162,26 @@ def update(
         "train/lag_max": max((lag for lag, tokens in lags if tokens), default=0),
         **statistics.metrics(),
     }
+
+
+def share(parts: list[list[int]], ranks: Ranks) -> list[list[int]]:
+    """The micro-batches of a rank, as many on each: one that has fewer gets empty ones."""
+    most = -(-len(parts) // ranks.world)
+    own = parts[ranks.rank :: ranks.world]
+    return own + [[] for _ in range(most - len(own))]
+
+
+def _of_all(
+    ranks: Ranks, statistics: LossStatistics, loss: float, entropy: float
+) -> tuple[LossStatistics, float, float]:
+    """Statistics, loss and entropy of all ranks together."""
+    if ranks.world == 1:
+        return statistics, loss, entropy
+    told = ranks.gather([loss, entropy, *astuple(statistics)])
+    statistics = LossStatistics()
+    for _, _, tokens, clipped, *sums in told:
+        statistics = statistics.merge(LossStatistics(int(tokens), int(clipped), *sums))
+    return statistics, sum(each[0] for each in told), sum(each[1] for each in told)
 
 
 def learning_rate(recipe: Recipe, version: int) -> float:

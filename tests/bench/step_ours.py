@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from race import Turns
@@ -18,8 +19,7 @@ from rlsweep.rollout.local import LocalEngine
 from rlsweep.store import attempts
 from rlsweep.store.journal import newest_row
 from rlsweep.store.layout import RunFolder
-from rlsweep.train import update
-from rlsweep.train.loop import train
+from rlsweep.train import loop, update
 from rlsweep.train.state import build
 
 torch.set_num_threads(1)
@@ -37,7 +37,7 @@ if arm == "each":
     update.equal_rows = lambda batch, rows: [[row] for row in rows]
 run = RunFolder(Path(folder))
 run.path.mkdir(parents=True)
-state, length = build(recipe, run, attempts.claim(run), lambda: (model, None), time.monotonic())
+state = build(recipe, run, attempts.claim(run), lambda: (model, None), time.monotonic())
 
 
 def told() -> dict[str, float]:
@@ -56,12 +56,13 @@ class Stop(Exception):
     """No more steps are wanted; nothing is saved."""
 
 
-def step() -> bool:
-    """What the loop calls after each step, the first included, to learn whether to stop."""
+def in_turns(*given: Any) -> None:
+    """A step of the loop, then a pause until it is this arm's turn again."""
+    made(*given)
     if not turns.wait(told()):
         raise Stop
-    return False
 
 
+made, loop._step = loop._step, in_turns
 with contextlib.suppress(Stop):
-    train(state, length, step, lambda text: None)
+    loop.train(state, lambda text: None)

@@ -2,12 +2,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 import rlsweep.track
-from rlsweep.launch import machine
+from rlsweep.cli import planned
+from rlsweep.launch import machine, scheduler
 from rlsweep.launch.submit import submitting
 from rlsweep.store.layout import Root
 
@@ -161,7 +163,7 @@ def test_a_shipped_sweep_needs_no_recipe(root: Path, call: Call) -> None:
         ((*TINY, "--vary", "loss=ppo"), "loss"),
         ((*TINY, "--vary", "loss"), "loss"),
         ((*TINY, "--set", "optimizer.lrr=1"), "optimizer.lrr"),
-        ((*TINY, "--cluster", "nowhere"), "no such profile; shipped profiles: local"),
+        ((*TINY, "--cluster", "nowhere"), "no such profile; shipped profiles: gres, h100, local, test"),
         ((*TINY, "--leave-two-out"), "No such option"),
         ((*TINY, "--name", "../x"), "no name for a sweep"),
     ],
@@ -186,3 +188,161 @@ def test_a_root_that_is_a_file_or_cannot_be_written_is_refused(
     result = call("ablate", *TINY)
     assert result.exit_code == 2 and "can't be written to" in result.stderr and not root.exists()
     assert call("plan", *TINY).exit_code == 0
+
+
+# With a profile for Slurm.
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> tuple[str, str]:
+    """A profile for Slurm."""
+    path = tmp_path / "my site.yaml"
+    path.write_text("executor: slurm\npartition: main\ntime: 0:30:00\nlimits: {retries: 1}\n")
+    return "--cluster", str(path)
+
+
+def test_the_plan_for_slurm_asks_the_site_and_writes_nothing(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    fake_slurm.array_size(3)
+    result = call("plan", *LOSSES, "--seeds", "2", *slurm, "--max-gpu-hours", "7")
+    assert result.exit_code == 0 and [row[3] for row in rows(result)] == ["submit"] * 4
+    assert (
+        "GPU-hours: nobody knows how many are expected, at worst 4 (each run takes all of 0-00:30:00" in result.stderr
+    )
+    assert "in each of 2 attempts); 0 used so far" in result.stderr
+    assert (
+        "cap: no attempt starts once 7 GPU-hours are used; those at work then end at their time limit, at most 2 "
+        in (result.stderr)
+    )
+    assert "2 jobs would be submitted; --emit DIR writes their scripts, --json holds them" in result.stderr
+    assert "#SBATCH" not in result.output and not root.exists()
+    assert call("ablate", *LOSSES, "--seeds", "2", *slurm, "--dry-run").stdout == result.stdout
+    assert not any(line.startswith("sbatch") for line in fake_slurm.calls)
+
+
+def test_the_scripts_of_a_plan_as_files_and_as_json(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, tmp_path: Path
+) -> None:
+    fake_slurm.array_size(3)
+    folder = tmp_path / "scripts à voir"
+    result = call("plan", *LOSSES, "--seeds", "2", *slurm, "--emit", str(folder), "--json")
+    assert result.exit_code == 0 and result.stderr == ""
+    found = json.loads(result.stdout)
+    assert [each["runs"] for each in found["scripts"]] == [3, 1]
+    names = [f"00{number}-{each['token']}.sh" for number, each in enumerate(found["scripts"], 1)]
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert [(folder / name).read_text() for name in names] == [each["text"] for each in found["scripts"]]
+    assert found["scripts"][0]["text"].startswith("#!/bin/bash\n") and found["problems"] != []
+    assert found["cluster"] == "my site" and found["missing"] is None
+    assert found["gpu_hours"] == {"used": 0, "expected": None, "worst": 4.0, "overshoot": 2.0, "most": None}
+    full = call("plan", *LOSSES, *slurm, "--emit", str(folder))
+    assert full.exit_code == 2 and "it has files in it; name a new or an empty folder" in full.stderr
+    assert "2 scripts written to" in call("plan", *LOSSES, "--seeds", "2", *slurm, "--emit", f"{folder}/b").stderr
+    assert not root.exists()
+
+
+def test_the_first_script_follows_the_table_on_a_terminal(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planned, "on_terminal", lambda: True)
+    fake_slurm.array_size(3)
+    shown = call("plan", *LOSSES, "--seeds", "2", *slurm).stdout
+    assert "the first of 2 scripts:\n\n#!/bin/bash\n" in shown and shown.count("#SBATCH --array=0-2%3\n") == 1
+
+
+def test_a_plan_can_be_made_where_there_is_no_slurm(
+    root: Path, call: Call, slurm: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = call("plan", *LOSSES, *slurm, "--emit", str(tmp_path / "scripts"))
+    assert result.exit_code == 0 and len(list((tmp_path / "scripts").iterdir())) == 1
+    assert "the site was not asked, its MaxArraySize is taken to be 1001" in result.stderr
+    assert "can't run with profile my site: there is no sbatch here" in result.stderr
+    result = call("ablate", *LOSSES, *slurm)
+    assert result.exit_code == 1 and "there is no sbatch here" in result.stderr and not root.exists()
+
+
+def test_ablate_submits_says_what_and_ends(root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any) -> None:
+    fake_slurm.array_size(3)
+    result = call("ablate", *LOSSES, "--seeds", "2", *slurm)
+    assert result.exit_code == 0, result.output
+    assert "sweep s: 4 submitted as jobs 100, 101\nnext: rlsweep status s\n" in result.stderr
+    again = call("ablate", *LOSSES, "--seeds", "3", *slurm, "--cluster-set", "time=20")
+    assert "sweep s: 2 submitted as job 102, 4 left as they are\n" in again.stderr
+    assert [row[3] for row in rows(again)] == ["leave", "leave", "submit"] * 2
+    assert "#SBATCH --time=20\n" in next(root.glob("sweeps/s/jobs/*/102_submission.sh")).read_text()
+
+
+def test_runs_in_slurm_are_left_by_the_local_runner(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    call("ablate", *TINY, *slurm)
+    result = call("ablate", *TINY, "--seeds", "2")
+    assert result.exit_code == 0, result.output
+    assert "left to job 100: " in result.stderr and "sweep s: 1 pending, 1 finished" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("Invalid account specified", 2, "not submitted: 2 of 2 runs; mend the profile and run the same command again"),
+        ("Job violates QOS policy (job submit limit)", 1, "not submitted: 2 of 2 runs; run the same command again"),
+    ],
+)
+def test_what_sbatch_refuses_is_told_in_its_words(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, words: str, code: int, message: str
+) -> None:
+    fake_slurm.behave(f"sbatch refuse 1 {words}")
+    result = call("ablate", *LOSSES, *slurm)
+    assert result.exit_code == code and "Traceback" not in result.output
+    assert words in result.stderr and message in result.stderr
+
+
+def test_a_scheduler_that_is_down_is_exit_code_4(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_WAITS_S", ())
+    fake_slurm.behave("scontrol down")
+    result = call("ablate", *LOSSES, *slurm)
+    assert result.exit_code == 4 and "the scheduler can't be reached" in result.stderr and not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ablate", *TINY, "--prune"), "--prune cancels jobs of Slurm, and profile local is local"),
+        (("plan", *TINY, "--emit", "x"), "--emit writes scripts for Slurm, and profile local is local"),
+        (("ablate", *TINY, "--max-gpu-hours", "3"), "--max-gpu-hours is for Slurm, and profile local is local"),
+        (("plan", *TINY, "--max-gpu-hours", "0"), "0"),
+        (("plan", *TINY, "--cluster-set", "partition=x"), "partition"),
+        (("plan", *TINY, "--cluster-set", "limits.paralell=2"), "limits.paralell"),
+    ],
+)
+def test_what_only_slurm_knows_is_refused_for_the_local_profile(
+    root: Path, call: Call, arguments: tuple[str, ...], message: str
+) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2 and message in result.stderr and not root.exists()
+
+
+def test_a_cap_below_what_was_measured_is_refused(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    measured = ("--set", "execution.device_hours_per_rollout=0.01")  # 4 steps of 512 rollouts: 20 hours
+    result = call("plan", *TINY, *measured, *slurm)
+    assert "GPU-hours: about 20.5, at worst 1 " in result.stderr
+    assert "more than the attempts of a run may take: raise the profile's time or limits.retries" in result.stderr
+    result = call("ablate", *TINY, *measured, *slurm, "--max-gpu-hours", "20")
+    assert result.exit_code == 2 and "is expected to take 20.48 more" in result.stderr
+    assert fake_slurm.jobs == {} and not root.exists()
+    assert call("ablate", *TINY, *measured, *slurm, "--max-gpu-hours", "21").exit_code == 0
+
+
+def test_another_user_s_root_is_read_only(root: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("ablate", *TINY).exit_code == 0
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    result = call("ablate", *LOSSES)
+    assert result.exit_code == 2 and "choose another with --root" in result.stderr
+    assert f"the root {root} belongs to " in result.stderr
+    assert call("plan", *LOSSES).exit_code == 0 and call("status", "s").exit_code == 0

@@ -97,7 +97,7 @@ CASES = [
     tiny("one axis twice", "--vary loss=cispo --vary loss=dapo", "loss: an axis twice"),
     tiny("an axis without values", "--vary loss=", "--vary loss: an axis without values"),
     tiny("a name with a slash", "--name a/b", "'a/b' is no name for a sweep"),
-    tiny("no such profile", "--cluster nowhere", "no such profile; shipped profiles: local"),
+    tiny("no such profile", "--cluster nowhere", "no such profile; shipped profiles: gres, h100, local, test"),
     tiny("no such scale", "--scale huge", "huge", "tiny"),
     tiny("a model that is nowhere", '--set model={"type":"pretrained","path":"/no/model"}', "model.path", "/no/model"),
     Case("no such sweep", ("ablate", "--sweep", "nothing"), ("'nothing': no such sweep; shipped sweeps: ", "loss")),

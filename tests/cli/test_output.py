@@ -44,6 +44,12 @@ def test_folding_keeps_every_character() -> None:
     assert "".join(line[14:29].strip() for line in lines[1:]) == rows[0][1]
 
 
+def test_names_of_variants_break_after_their_commas() -> None:
+    rows = [("0123456789ab", "loss=dapo,optimizer.lr=0.0003,seed=0", "because")]
+    lines = layout(HEAD, rows, 14 + 22 + 2 + 7)
+    assert [line[14:36].strip() for line in lines[1:]] == ["loss=dapo,", "optimizer.lr=0.0003,", "seed=0"]
+
+
 def test_on_a_narrow_terminal_each_cell_has_a_line_and_none_is_cut() -> None:
     lines = layout(HEAD, ROWS, 30)
     assert lines[:4] == ["run      0123456789ab", "variant  base", "reason   new", ""]

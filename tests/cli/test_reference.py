@@ -14,5 +14,6 @@ def test_the_reference_in_the_docs_is_current() -> None:
 def test_the_reference_has_every_command_and_does_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = reference()
     assert all(f"## rlsweep {name}\n" in text for name in COMMANDS)
+    assert all(f"## rlsweep cluster {name}\n" in text for name in ("show", "check", "probe"))
     monkeypatch.setenv("COLUMNS", "40")
     assert reference() == text

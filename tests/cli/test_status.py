@@ -1,63 +1,27 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from click.testing import Result
 
-from rlsweep.store import attempts, ledger, outcome
-from rlsweep.store.files import read_json, write_json
-from rlsweep.store.journal import Journal
-from rlsweep.store.layout import Root
-from rlsweep.store.outcome import Outcome
+from rlsweep.launch.status import RunStatus, Status
 
 Call = Callable[..., Result]
 
 
-def want(root: Root, sweep: str, *keys: str, steps: int = 10) -> None:
-    """Runs in a ledger: variant base, seeds 0, 1, ..."""
-    ledger.append(
-        root.sweep(sweep),
-        [
-            {
-                "kind": "intent",
-                "time": 1.0,
-                "run_key": key,
-                "variant": "base",
-                "variant_key": "V",
-                "seed": seed,
-                "difference": {},
-                "steps": steps,
-            }
-            for seed, key in enumerate(keys)
-        ],
-    )
-
-
-def attempt(root: Root, key: str, alive: bool, state: str | None = None, step: int = 0, rate: float = 0.5) -> None:
-    """An attempt that wrote two rows, and ended or not."""
-    run = root.run(key)
-    owner = attempts.claim(run)
-    attempts.record_process(owner)
-    with Journal(run, owner) as journal:
-        journal.append({"kind": "evaluation", "step": 0, "time": 1.0, "metrics": {"evaluation/pass_rate": rate}})
-        journal.append({"kind": "step", "step": 3, "time": 2.0, "metrics": {}})
-    if not alive:
-        write_json(owner.process, {**read_json(owner.process), "start_ticks": 1})
-    if state:
-        outcome.write(run, Outcome(state, step, f"because {state}"))
-
-
-def test_each_state_is_told_from_ledger_folder_and_process(root: Path, call: Call) -> None:
-    place = Root(root)
+def test_each_state_is_told_from_ledger_folder_and_process(place: Any, call: Call) -> None:
     keys = [f"{number:012x}" for number in range(8)]
-    want(place, "s", *keys)
-    attempt(place, keys[1], alive=True)
+    place.want("s", *keys)
+    place.attempt(keys[1], alive=True)
     for number, state in enumerate(["finished", "interrupted", "failed", "diverged"], 2):
-        attempt(place, keys[number], alive=False, state=state, step=10 if state == "finished" else 4)
-    attempt(place, keys[6], alive=False)
-    attempt(place, keys[7], alive=False, state="finished", step=5, rate=float("nan"))
+        place.attempt(keys[number], alive=False, state=state, step=10 if state == "finished" else 4)
+    place.attempt(keys[6], alive=False)
+    place.attempt(keys[7], alive=False, state="finished", step=5, rate=float("nan"))
     found = json.loads(call("status", "--json").stdout)
-    assert found["sweep"] == "s" and found["root"] == str(root)
+    assert found["sweep"] == "s" and found["root"] == str(place.root.path)
     assert [(run["state"], run["step"], run["total"], run["pass_rate"], run["attempt"]) for run in found["runs"]] == [
         ("waiting", 0, 10, None, None),
         ("running", 3, 10, 0.5, 1),
@@ -70,83 +34,139 @@ def test_each_state_is_told_from_ledger_folder_and_process(root: Path, call: Cal
     ]
     result = call("status")
     lines = [line.split("\t") for line in result.stdout.splitlines()]
-    assert [line[0] for line in lines] == keys and lines[2][:7] == [
-        keys[2],
-        "base",
-        "2",
-        "finished",
-        "10",
-        "10",
-        "0.500",
-    ]
+    assert [line[:2] for line in lines] == [[str(index), key] for index, key in enumerate(keys)]
+    assert lines[2][:10] == ["2", keys[2], "base", "2", "finished", "10", "10", "0.500", "1", "-"]
+    assert lines[2][10:13] == [found["runs"][2]["host"], "-", "-"] and lines[2][13].startswith("because finished")
     assert "2 waiting, 1 running" in result.stderr
 
 
-def test_check_tells_failed_and_lost_runs_by_the_exit_code(root: Path, call: Call) -> None:
-    place = Root(root)
-    want(place, "s", "a" * 12)
-    attempt(place, "a" * 12, alive=False, state="diverged", step=3)
-    assert call("status", "--check").exit_code == 0
-    want(place, "s", "a" * 12, "b" * 12)
-    attempt(place, "b" * 12, alive=False, state="failed", step=3)
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        (("finished", "diverged"), 0),
+        (("finished", "waiting"), 1),
+        (("finished", "running"), 1),
+        (("failed", "running"), 3),
+        (("lost", "finished"), 3),
+        (("interrupted", "waiting"), 3),
+    ],
+)
+def test_check_tells_by_the_exit_code_how_the_runs_are(
+    place: Any, call: Call, states: tuple[str, str], code: int
+) -> None:
+    keys = ("a" * 12, "b" * 12)
+    place.want("s", *keys)
+    for key, state in zip(keys, states, strict=True):
+        if state == "running":
+            place.attempt(key, alive=True)
+        elif state != "waiting":
+            place.attempt(key, alive=False, state=None if state == "lost" else state, step=10)
     assert call("status").exit_code == 0
     result = call("status", "s", "--check", "--json")
-    assert result.exit_code == 3 and len(json.loads(result.stdout)["runs"]) == 2
+    assert result.exit_code == code and [run["state"] for run in json.loads(result.stdout)["runs"]] == list(states)
 
 
-def test_an_unknown_sweep_is_refused_with_the_valid_ones(root: Path, call: Call) -> None:
+def test_an_unknown_sweep_is_refused_with_the_valid_ones(place: Any, call: Call) -> None:
     result = call("status")
-    assert result.exit_code == 2 and f"there is no sweep under {root} yet" in result.stderr
-    want(Root(root), "s", "a" * 12)
+    assert result.exit_code == 2 and f"there is no sweep under {place.root.path} yet" in result.stderr
+    place.want("s", "a" * 12)
     result = call("status", "t")
     assert result.exit_code == 2 and "'t' is not a sweep; valid: s" in result.stderr
-    assert not root.joinpath("sweeps", "t").exists()
+    assert not place.root.sweep("t").path.exists()
 
 
-def test_logs_prints_the_log_of_the_attempt_meant(root: Path, call: Call) -> None:
-    place = Root(root)
-    want(place, "s", "abcd11111111", "abcd22222222", "cafe00000000")
-    for number, text in enumerate(["first é\n", "second"], 1):
-        attempt(place, "abcd11111111", alive=False, state="failed")
-        attempts.Attempt(place.run("abcd11111111"), number).log.write_text(text)
-    place.run("abcd22222222").path.mkdir()
-    for meant in ("abcd11111111", "abcd1", "base:0"):
-        result = call("logs", meant)
-        assert (result.exit_code, result.stdout) == (0, "second")
-    assert call("logs", "abcd1", "--attempt", "1").stdout == "first é\n"
-    assert "attempt 1 of 2" in call("logs", "abcd1", "--attempt", "1").stderr
-    assert call("logs", "abcd1", "--follow", "--attempt", "1").stdout == "first é\nsecond"
-    result = call("logs", "abcd1", "--attempt", "1", "--json")
-    log = attempts.Attempt(place.run("abcd11111111"), 1).log
-    expected = {"run_key": "abcd11111111", "attempt": 1, "path": str(log), "lines": ["first é"]}
-    assert json.loads(result.stdout) == expected and result.stderr == ""
-    log.unlink()
-    assert json.loads(call("logs", "abcd1", "--attempt", "1", "--json").stdout)["lines"] == []
-    assert call("logs", "abcd1", "--json", "--follow").exit_code == 2
-    for arguments, message in {
-        ("abcd",): "'abcd' is the start of several runs: abcd11111111, abcd22222222",
-        ("abc",): "'abc' is not a run",
-        ("base",): "'base' has 3 seeds: abcd11111111, abcd22222222, cafe00000000; give one of them",
-        ("base:9",): "'base:9' is not a run: give a key, its first 4 digits or more, a variant, or variant:seed",
-        ("abcd1", "--attempt", "7"): "has no attempt 7; it has: 1, 2",
-        ("base:2",): "has not been started yet",
-    }.items():
-        result = call("logs", *arguments)
-        assert result.exit_code == 2 and message in result.stderr
+NAME = "rlsweep:s:0123456789"
+HELD = f"printf '%s\\n' '7_0|PENDING|JobHeldUser||N/A|{NAME}' '7_1|PENDING|Priority||N/A|{NAME}'"
+DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
 
 
-def test_cancel_says_what_happened_to_each(root: Path, call: Call) -> None:
-    place = Root(root)
-    want(place, "s", "a" * 12, "b" * 12)
-    attempt(place, "a" * 12, alive=False, state="finished", step=10)
-    attempt(place, "b" * 12, alive=True)
-    owner = attempts.newest(place.run("b" * 12))
-    assert owner is not None
-    write_json(owner.process, {**read_json(owner.process), "host": "elsewhere"})
-    result = call("cancel", "--sweep", "s")
-    assert result.exit_code == 1
-    assert (
-        result.stdout == f"{'a' * 12} is not running (finished)\n{'b' * 12} is at work on elsewhere; cancel it there\n"
-    )
-    assert call("cancel", "base:0").exit_code == 0
-    assert call("cancel").exit_code == 2
+def test_a_held_job_is_told_with_the_command_that_releases_it(
+    place: Any, call: Call, script: Callable[[str, str], Path], terminal: Callable[[int], None]
+) -> None:
+    place.want("s", "a" * 12, "b" * 12)
+    place.hand("a" * 12, "7_0")
+    place.hand("b" * 12, "7_1")
+    calls = script("squeue", HELD)
+    result = call("status")
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [(row[4], row[11], row[12]) for row in rows] == [
+        ("pending", "7_0", "scontrol release 7_0"),
+        ("pending", "7_1", "-"),
+    ]
+    assert "waits behind jobs of higher priority" in rows[1][13]
+    assert "held jobs start after: scontrol release 7_0\n" in result.stderr
+    assert calls.read_text().count("\n") == 1
+    runs = json.loads(call("status", "--json").stdout)["runs"]
+    assert [(run["index"], run["job"], run["release"]) for run in runs] == [
+        (0, "7_0", "scontrol release 7_0"),
+        (1, "7_1", None),
+    ]
+    terminal(200)
+    lines = call("status").stdout.splitlines()
+    assert " ".join(lines[1].split()) == "# run variant seed state steps pass rate attempt ETA reason"
+    assert "held by its owner" in lines[2] and "scontrol" not in lines[2]
+    assert lines[-1] == "held jobs start after: scontrol release 7_0"
+
+
+def test_where_the_scheduler_is_out_of_reach_the_folders_are_told_and_the_exit_code_is_4(
+    place: Any, call: Call, script: Callable[[str, str], Path]
+) -> None:
+    place.want("s", "a" * 12, "b" * 12)
+    place.hand("a" * 12, "7_0")
+    place.attempt("b" * 12, alive=False, state="failed", step=4)
+    script("squeue", DOWN)
+    for more in ((), ("--check",)):
+        result = call("status", *more)
+        assert result.exit_code == 4
+        assert [line.split("\t")[4] for line in result.stdout.splitlines()] == ["pending", "failed"]
+        assert "the scheduler can't be reached" in result.stderr and "Nothing was lost" in result.stderr
+    result = call("status", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 4 and "can't be reached" in found["scheduler_error"] and len(found["runs"]) == 2
+
+
+def test_runs_are_selected_by_spec(place: Any, call: Call) -> None:
+    place.want("other", "c" * 12)
+    place.want("s", "a" * 12, "b" * 12, "d" * 12)
+    place.attempt("c" * 12, alive=False, state="finished")
+    for specs, meant in ((("0,2",), ["a", "d"]), (("seed=1", "base:0"), ["a", "b"])):
+        options = [part for each in specs for part in ("--run", each)]
+        lines = call("status", "s", *options).stdout.splitlines()
+        assert [line.split("\t")[1] for line in lines] == [letter * 12 for letter in meant]
+    result = call("status", "s", "--run", "c" * 12)
+    assert result.exit_code == 2 and f"no run of sweep s: {'c' * 12}" in result.stderr
+    result = call("status", "s", "--run", "3")
+    assert result.exit_code == 2 and "the indexes of sweep s are 0 to 2" in result.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_on_any_terminal_progress_attempt_and_eta_are_told_and_nothing_is_cut(
+    place: Any,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: Callable[[int], None],
+    running: RunStatus,
+    width: int,
+) -> None:
+    place.want("s", "a" * 12)
+    reason = "waits for nodes to become free [Resources]"
+    waits = replace(running, state="pending", attempt=None, eta_s=None, reason=reason)
+    monkeypatch.setattr("rlsweep.launch.status.status", lambda *_: Status([running, waits]))
+    terminal(width)
+    lines = call("status").stdout.splitlines()
+    assert "\x1b" not in "".join(lines) and (width == 40 or all(len(line) <= width for line in lines[1:]))
+    if width == 200:
+        told = " ".join(lines[2].split())
+        assert told == (
+            "0 0123456789ab loss=cispo,optimizer.lr=0.0003 0 running 123/2000 0.500 2 3 h 10 min attempt 2 is at work, "
+            "on n[1-2]"
+        )
+    if width == 80:
+        assert [line.split()[:2] for line in lines if "0123456789ab" in line] == [
+            ["0", "0123456789ab"],
+            ["1", "0123456789ab"],
+        ]
+        reasons = " ".join(line[lines[1].index("reason") :].strip() for line in lines[2:-1])
+        assert reasons.split() == f"3 h 10 min to go, attempt 2 on n[1-2] {reason}".split()
+    if width == 40:
+        assert "reason        3 h 10 min to go, attempt 2 on n[1-2]" in lines and f"reason        {reason}" in lines

@@ -1,3 +1,4 @@
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,3 +39,20 @@ def behave(root: Root) -> Callable[[str], None]:
         (root.path / "behaviour").write_text(text)
 
     return tell
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Put a shell script under the name of a command first on the path; the file that gets a line for each call."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def make(name: str, text: str) -> Path:
+        calls = tmp_path / "calls.txt"
+        calls.touch()
+        (folder / name).write_text(f"#!/bin/bash\necho {name} \"$@\" >> '{calls}'\n{text}\n")
+        (folder / name).chmod(0o755)
+        return calls
+
+    return make

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsweep.errors import RlsweepError
-from rlsweep.launch.plan import decide, no_longer_asked_for
+from rlsweep.errors import RlsweepError, SchedulerError
+from rlsweep.launch import scheduler
+from rlsweep.launch.plan import Planned, decide, decide_run, no_longer_asked_for
 from rlsweep.launch.submit import submit
 from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.files import read_json, write_json
+from rlsweep.store.jobs import AttemptJob, Submission, write_attempt_job, write_submission
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import Outcome
 from rlsweep.sweep.expand import Sweep
@@ -133,3 +135,56 @@ def test_runs_no_longer_asked_for_are_named(root: Root, sweep: Make) -> None:
     assert no_longer_asked_for(before, root) == []
     left = no_longer_asked_for(sweep(vary="loss=cispo,gspo"), root)
     assert [intent.variant for intent in left] == ["loss=dapo"]
+
+
+def handed(run: RunFolder, token: str = "aa") -> None:
+    """The run is one that was handed to job 7."""
+    run.path.mkdir(parents=True, exist_ok=True)
+    write_submission(run, Submission(token, "s", "c", "7", 1e9, 1, 1, 60, 20, None, "none"))
+
+
+@pytest.mark.parametrize(
+    ("queue", "expected"),
+    [
+        ("7|PENDING|Resources||N/A|rlsweep:s:aa", ("leave", "waits for nodes to become free [Resources]", 2)),
+        ("7|RUNNING|None|n3|N/A|rlsweep:s:aa", ("leave", "starting on n3", 2)),
+        ("7|RUNNING|None|n3|N/A|rlsweep:s:bb", ("resume", "lost; from the checkpoint of step 2", 2)),
+        ("", ("resume", "lost; from the checkpoint of step 2", 2)),
+    ],
+)
+def test_a_run_is_left_while_its_job_is_in_the_queue(
+    root: Root, sweep: Make, script: Callable[[str, str], Path], queue: str, expected: tuple[str, str, int]
+) -> None:
+    script("squeue", f"echo '{queue}'")
+    run = first(sweep(), root)
+    dead(run, "failed", 3, saved=2)
+    write_attempt_job(attempts.every(run)[0], AttemptJob("earlier", "6", 0, [], 1, "n1", 1, 1.0))
+    os.utime(attempts.every(run)[0].path, (1e8, 1e8))
+    write_json(attempts.every(run)[0].process, {**attempts.identity(os.getpid()), "start_ticks": 1, "started": 1e8})
+    handed(run)
+    assert decision(sweep(), root) == expected
+    planned = decide(sweep(), root)[0]
+    assert planned.job == ("7" if planned.action == "leave" else None)
+    assert decide(sweep(), root)[1] == Planned(sweep().runs[1], "submit", "new")
+
+
+def test_a_run_whose_job_ended_before_it_began_is_submitted_again(
+    root: Root, sweep: Make, script: Callable[[str, str], Path]
+) -> None:
+    script("squeue", "echo '7|FAILED|NonZeroExitCode|n1|N/A|rlsweep:s:aa'")
+    handed(first(sweep(), root))
+    words = "failed (its job 7 failed (NonZeroExitCode) before an attempt began)"
+    assert decision(sweep(), root) == ("submit", words, 0)
+
+
+def test_nothing_is_decided_while_jobs_cannot_be_asked_about(
+    root: Root, sweep: Make, script: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_WAITS_S", ())
+    script("squeue", "echo Unable to contact slurm controller >&2; exit 1")
+    assert decision(sweep(), root)[0] == "submit"  # nobody has to be asked
+    handed(first(sweep(), root))
+    with pytest.raises(SchedulerError, match="Nothing was lost"):
+        decide(sweep(), root)
+    # A run that is started here is decided by what lies here.
+    assert decide_run(sweep().runs[0], root.run(sweep().runs[0].key)).action == "submit"

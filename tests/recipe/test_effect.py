@@ -302,13 +302,13 @@ def learn(small_recipe: Recipe, model_folder: str, tmp_path_factory: pytest.Temp
     def learn(recipe: Recipe) -> Any:
         run = Root(tmp_path_factory.mktemp("learn")).run(run_key(recipe))
         run.path.mkdir(parents=True)
-        state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+        state = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
 
         def weights() -> Any:
             return torch.cat([p.detach().flatten().double() for p in state.model.parameters()])
 
         before = weights()
-        assert train(state, length, lambda: False, lambda text: None).state == "finished"
+        assert train(state, lambda text: None).state == "finished"
         return weights() - before
 
     return learn

@@ -161,7 +161,7 @@ def test_the_others_keep_their_numbers_and_the_file_is_named(case: Case, kind: s
 
     result = case.call("status")
     assert result.exit_code == 0 and "Traceback" not in result.output
-    rows = {line.split("\t")[0]: line for line in result.stdout.splitlines()}
+    rows = {line.split("\t")[1]: line for line in result.stdout.splitlines()}
     assert len(rows) == 4
     if kind.startswith("outcome"):
         assert "\tlost\t" in rows[case.run.key] and str(path) in rows[case.run.key]
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_misses_nothing(case: Case) -> None:
     row = build(case.root, "s").variants[1].runs[0]
     assert (row.state, row.damage) == ("running", ())
     # Taken back to step 40 after its state was looked at.
-    seen = next(each for each in status(case.root.sweep("s"), case.root) if each.run_key == case.run.key)
+    seen = next(each for each in status(case.root.sweep("s"), case.root).runs if each.run_key == case.run.key)
     assert seen.state == "running" and read_run(case.run, replace(seen, step=60), "flops").damage == ()
 
 

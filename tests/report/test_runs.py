@@ -21,7 +21,7 @@ def only(tmp_path: Path, make_sweep: Make, fake: Any) -> Only:
     """The one run of a sweep, without any row yet, and its status."""
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    seen = status(folder, root)[0]
+    seen = status(folder, root).runs[0]
     return root.run(seen.run_key), seen
 
 
@@ -37,7 +37,7 @@ def evaluation(number: int, **metrics: float) -> dict[str, Any]:
 def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(0,))})
-    run = root.run(status(folder, root)[0].run_key)
+    run = root.run(status(folder, root).runs[0].run_key)
     with Journal(run, attempts.claim(run)) as journal:
         journal.append(evaluation(0))
         journal.append(step(1))
@@ -49,7 +49,7 @@ def test_what_was_discarded_on_the_way_counts_as_lost(tmp_path: Path, make_sweep
     rewind(run, again, saved)
     with Journal(run, again) as journal:
         journal.append(step(3))
-    row = read_run(run, status(folder, root)[0], "flops")
+    row = read_run(run, status(folder, root).runs[0], "flops")
     assert (row.attempts, row.step, row.compute, row.lost) == (2, 3, 300.0, 200.0)
     assert row.sizes == ((2, 2),)
     assert row.pass_rate == 0.75
@@ -117,7 +117,7 @@ def test_evaluations_are_marked_down_to_each_prompt(only: Only) -> None:
 def test_steps_and_samples_are_axes_too(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=3, seeds=(0,))})
-    seen = status(folder, root)[0]
+    seen = status(folder, root).runs[0]
     run = root.run(seen.run_key)
     assert read_run(run, seen, "steps").curve.compute.tolist() == [0, 10, 20]
     assert read_run(run, seen, "samples").curve.compute.tolist() == [0, 640, 1280]
@@ -127,5 +127,5 @@ def test_steps_and_samples_are_axes_too(tmp_path: Path, make_sweep: Make, fake: 
 def test_a_run_that_never_began_has_a_row(tmp_path: Path, make_sweep: Make, fake: Any) -> None:
     root = Root(tmp_path)
     folder = make_sweep(root, "s", {"base": fake(points=0, seeds=(5,))})
-    row = read_run(root.run("none"), status(folder, root)[0], "flops")
+    row = read_run(root.run("none"), status(folder, root).runs[0], "flops")
     assert (row.state, row.seed, row.step, row.attempts, row.pass_rate, row.compute) == ("waiting", 5, 0, 0, None, None)

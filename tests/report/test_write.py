@@ -246,4 +246,4 @@ def test_a_root_that_cant_be_written_is_shown_all_the_same(written: Any, monkeyp
     monkeypatch.setattr("rlsweep.report.write.write_json", refuse, raising=False)
     result = CliRunner().invoke(main, ["report", "--root", str(written.root.path)])
     assert result.exit_code == 0 and result.stdout.count("\n") == 1 + len(written.report.variants)
-    assert "could not be written" in result.stderr and "Permission denied" in result.stderr
+    assert "nothing was written: " in result.stderr and "permission denied" in result.stderr

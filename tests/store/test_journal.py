@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlsweep.errors import RlsweepError
-from rlsweep.store import attempts, checkpoints
+from rlsweep.store import attempts, checkpoints, rows
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import Check, write_bytes
 from rlsweep.store.journal import Journal, newest_row, read_rows, rewind
@@ -280,6 +280,36 @@ def test_the_newest_row_of_a_kind_is_found_from_the_end(run: RunFolder, first: A
     run.journal.write_bytes(run.journal.read_bytes().splitlines(keepends=True)[0])
     only = newest_row(run.journal, "evaluation")
     assert only is not None and only["step"] == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 40, 400])
+@pytest.mark.parametrize("tail", [1, 60, 97, 4096])
+def test_newest_rows_are_found_however_little_is_read_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, tail: int
+) -> None:
+    """Wherever the first block begins: between rows, inside one, before the file. Only the first row is of its kind."""
+    monkeypatch.setattr(rows, "_TAIL", tail)
+    path = tmp_path / "metrics.jsonl"
+    written = [{"kind": "evaluation", "step": 0, "time": 0.0, "metrics": {}, "counts": [1] * 50}]
+    written += [{"kind": "step", "step": 1 + step, "time": 1.0, "metrics": {"é": 0.5}} for step in range(steps)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in written) + '{"kind": "step", "st')
+    found = rows.newest_rows(path, ("step", "evaluation"))
+    assert found == {"evaluation": written[0]} | ({"step": written[-1]} if steps else {})
+
+
+def test_only_the_tail_of_a_long_journal_is_read(tmp_path: Path) -> None:
+    """By the kernel's count of what this process has read."""
+
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    path = tmp_path / "metrics.jsonl"
+    kinds = ("step", "evaluation")
+    written = [{"kind": kind, "step": step, "time": 1.0, "metrics": {}} for step in range(50_000) for kind in kinds]
+    path.write_text("".join(json.dumps(each) + "\n" for each in written))
+    before = bytes_read()
+    assert rows.newest_rows(path, kinds) == dict(zip(kinds, written[-2:], strict=True))
+    assert bytes_read() - before < 100_000 < path.stat().st_size / 50
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,37 @@ def test_a_damaged_ledger_is_told_with_the_way_out_and_never_taken_for_an_empty_
         ledger.wanted(sweep)
     sweep.ledger.write_text("")
     assert ledger.wanted(sweep) == []
+
+
+def handed(kind: str, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "time": 1.0, **more}
+
+
+def test_a_submission_is_as_far_as_its_rows_say(sweep: SweepFolder) -> None:
+    assert ledger.submissions(sweep) == []
+    ledger.append(sweep, [intent("a", "base", "A"), intent("b", "loss=dapo", "B")])
+    for token, runs in (("t1", ["a"]), ("t2", ["b"]), ("t3", ["b"])):
+        ledger.append(sweep, [handed("submitting", token=token, cluster="h100", runs=runs)])
+    ledger.append(sweep, [handed("submitted", token="t1", job="7", runs=["a"])])
+    ledger.append(sweep, [handed("submitted", token="t3", job="8", runs=["b"]), handed("released", tokens=["t1"])])
+    assert [(each.token, each.state, each.job, each.runs) for each in ledger.submissions(sweep)] == [
+        ("t1", "released", "7", ("a",)),
+        ("t2", "submitting", None, ("b",)),
+        ("t3", "submitted", "8", ("b",)),
+    ]
+    assert keys(sweep) == ["a", "b"] and len(ledger.intents(sweep)) == 2
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        handed("submitting", cluster="h100", runs=[]),
+        handed("submitted", token="t", job="7", runs=[]),
+        handed("released", tokens=["t"]),
+        handed("released", tokens=None),
+    ],
+)
+def test_a_submission_s_row_that_lacks_something_is_damage(sweep: SweepFolder, row: dict[str, Any]) -> None:
+    ledger.append(sweep, [row])
+    with pytest.raises(RlsweepError, match="the file is damaged"):
+        ledger.submissions(sweep)

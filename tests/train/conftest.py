@@ -1,7 +1,8 @@
 """One step of training written out: loops over rollouts and tokens, closed forms, nothing of the code under test."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -181,6 +182,30 @@ class WrittenOut:
 BARE = Recipe(name="bare", length=NoLengthControl())
 """What distributions depend on besides model and sampling is left out, so that they are found again."""
 _remembered = lru_cache(maxsize=600)(distributions)
+
+
+@pytest.fixture(scope="session")
+def after_each_step() -> Callable[[Callable[[], object]], Any]:
+    """`with after_each_step(look):` calls `look` after each step; where it returns true, the run is asked to stop."""
+    from rlsweep.train import loop
+    from rlsweep.train.asked import Asked
+
+    @contextmanager
+    def watched(look: Callable[[], object]) -> Iterator[None]:
+        real = loop._step
+
+        def step(state: Any, *rest: Any) -> None:
+            real(state, *rest)
+            if look() and state.step < state.recipe.budget.steps:
+                raise Asked
+
+        loop._step = step
+        try:
+            yield
+        finally:
+            loop._step = real
+
+    return watched
 
 
 @pytest.fixture(scope="session")

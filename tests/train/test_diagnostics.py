@@ -259,9 +259,9 @@ def rows(
 ) -> list[dict[str, Any]]:
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
-    built, length = state.build(recipe, run, attempts.claim(run), lambda: (folder, None), time.monotonic())
+    built = state.build(recipe, run, attempts.claim(run), lambda: (folder, None), time.monotonic())
     change(built)
-    assert loop.train(built, length, lambda: False, lambda text: None).state == "finished"
+    assert loop.train(built, lambda text: None).state == "finished"
     return read_rows(run.journal)
 
 

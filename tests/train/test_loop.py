@@ -28,19 +28,20 @@ from rlsweep.train.loop import train
 from rlsweep.train.state import State, build
 
 
-def run_once(recipe: Recipe, tmp_path: Path, source: Any, *, stop: bool) -> Outcome:
+def run_once(recipe: Recipe, tmp_path: Path, source: Any) -> Outcome:
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True, exist_ok=True)
-    state, length = build(recipe, run, attempts.claim(run), source, time.monotonic())
-    return train(state, length, lambda: stop, lambda text: None)
+    state = build(recipe, run, attempts.claim(run), source, time.monotonic())
+    return train(state, lambda text: None)
 
 
 def test_asked_to_stop_after_the_last_step_it_is_finished(
-    small_recipe: Recipe, tmp_path: Path, model_folder: str
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, after_each_step: Any
 ) -> None:
     def ends(steps: int) -> Outcome:
         recipe = replace(small_recipe, budget=Budget(steps=steps))
-        return run_once(recipe, tmp_path, lambda: (model_folder, None), stop=True)
+        with after_each_step(lambda: True):
+            return run_once(recipe, tmp_path, lambda: (model_folder, None))
 
     first = ends(2)
     assert (first.state, first.step) == ("interrupted", 1)
@@ -66,7 +67,7 @@ def test_what_cant_be_trained_is_refused_before_a_model_is_loaded(
         raise AssertionError("the model was asked for")
 
     with pytest.raises(RecipeError, match=message):
-        run_once(replace(small_recipe, **change), tmp_path, load, stop=False)
+        run_once(replace(small_recipe, **change), tmp_path, load)
 
 
 def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(
@@ -74,7 +75,7 @@ def test_a_phrase_that_leaves_no_room_for_an_answer_is_refused(
 ) -> None:
     length = Interrupt(earliest=8, latest=10, phrase="so#", end="#")
     with pytest.raises(RecipeError, match=r"10 and the 3 tokens .* no room"):
-        run_once(replace(small_recipe, length=length), tmp_path, lambda: (model_folder, None), stop=False)
+        run_once(replace(small_recipe, length=length), tmp_path, lambda: (model_folder, None))
 
 
 FILES = ["resume/optimizer.pt", "resume/rollouts.npz", "state.json", "manifest.json", "model/model.safetensors"]
@@ -83,19 +84,20 @@ FILES = ["resume/optimizer.pt", "resume/rollouts.npz", "state.json", "manifest.j
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("how", ["cut", "flipped", "removed"])
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
-    small_recipe: Recipe, tmp_path: Path, model_folder: str, name: str, how: str
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, after_each_step: Any, name: str, how: str
 ) -> None:
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
 
-    def started(steps: int, said: list[str]) -> tuple[State, int]:
+    def started(steps: int, said: list[str]) -> State:
         recipe = replace(small_recipe, budget=Budget(steps=steps))
         return build(
             recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic(), lambda t: said.append(t)
         )
 
-    state, length = started(7, [])
-    train(state, length, lambda: state.step == 6, lambda text: None)  # leaves checkpoints of steps 3 and 6
+    state = started(7, [])
+    with after_each_step(lambda: state.step == 6):
+        train(state, lambda text: None)  # leaves checkpoints of steps 3 and 6
     assert [each.step for each in checkpoints.every(run)] == [3, 6]
     damaged = checkpoints.every(run)[-1].path / name
     content = damaged.read_bytes()
@@ -106,7 +108,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
         flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         damaged.write_bytes(content[:-40] if how == "cut" else flipped)
     said: list[str] = []
-    state, _ = started(7, said)
+    state = started(7, said)
     assert state.step == 3
     assert len(said) == 1 and "step-000006 can't be used" in said[0] and "going on from step 3" in said[0]
     (aside,) = checkpoints.damaged(run)
@@ -115,12 +117,12 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_taken(
 
 
 def test_where_the_journal_was_cut_the_checkpoint_that_it_still_covers_is_taken(
-    small_recipe: Recipe, tmp_path: Path, model_folder: str
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, after_each_step: Any
 ) -> None:
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
 
-    def started(said: list[str]) -> tuple[State, int]:
+    def started(said: list[str]) -> State:
         return build(
             replace(small_recipe, budget=Budget(steps=7)),
             run,
@@ -130,40 +132,41 @@ def test_where_the_journal_was_cut_the_checkpoint_that_it_still_covers_is_taken(
             said.append,
         )
 
-    state, length = started([])
-    train(state, length, lambda: state.step == 6, lambda text: None)  # leaves checkpoints of steps 3 and 6
+    state = started([])
+    with after_each_step(lambda: state.step == 6):
+        train(state, lambda text: None)  # leaves checkpoints of steps 3 and 6
     run.journal.write_bytes(run.journal.read_bytes()[:-5])
     said: list[str] = []
-    state, length = started(said)
+    state = started(said)
     assert state.step == 3 and "step-000006 can't be used (metrics.jsonl lacks rows that it covers)" in said[0]
-    assert train(state, length, lambda: False, lambda text: None).state == "finished"
+    assert train(state, lambda text: None).state == "finished"
     # Where there is no other, a whole run is not begun again unasked.
     run.journal.write_bytes(run.journal.read_bytes()[:-5])
-    state, length = started([])
+    state = started([])
     with pytest.raises(RlsweepError, match=r"no row that ends at byte .* Put it back, or remove"):
-        train(state, length, lambda: False, lambda text: None)
+        train(state, lambda text: None)
 
 
 def test_checkpoints_come_by_steps_by_minutes_and_where_weights_are_kept(
-    small_recipe: Recipe, tmp_path: Path, model_folder: str, monkeypatch: pytest.MonkeyPatch
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, after_each_step: Any
 ) -> None:
     """Every 5 steps, each multiple of 4 for good, and once 2 minutes have passed since the last."""
     execution = replace(small_recipe.execution, checkpoint_every=5, keep_every=4, checkpoint_minutes=2.0)
     recipe = replace(small_recipe, execution=execution, budget=Budget(steps=11))
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
-    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    state = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
     seen = {}
 
-    def look() -> bool:
+    def look() -> None:
         seen[state.step] = [(each.step, each.resumable) for each in checkpoints.every(run)]
         if state.step == 5:
             state.saved -= 119.0  # as if so much time had passed: due with the next second, not before
         if state.step == 6:
             state.saved -= 1.0
-        return False
 
-    train(state, length, look, lambda text: None)
+    with after_each_step(look):
+        train(state, lambda text: None)
     assert seen[3] == []
     assert seen[4] == [(4, True)]
     assert seen[5] == seen[6] == [(4, True), (5, True)]
@@ -182,7 +185,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
     recipe = replace(small_recipe, execution=execution, budget=Budget(steps=4))
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
-    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    state = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
     step = state.optimizer.step
 
     def spoil(*_: Any) -> None:
@@ -192,27 +195,29 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
                 next(state.model.parameters()).view(-1)[-1] = float("inf")
 
     state.optimizer.step = spoil
-    ended = train(state, length, lambda: False, lambda text: None)
+    ended = train(state, lambda text: None)
     assert (ended.state, ended.step) == ("diverged", last) and "not finite" in ended.reason
     newest = checkpoints.resumable(run)
     assert newest is not None and newest.step == last - 1
 
 
-def test_the_plans_disk_is_a_bound_of_what_a_run_takes(small_recipe: Recipe, tmp_path: Path, model_folder: str) -> None:
+def test_the_plans_disk_is_a_bound_of_what_a_run_takes(
+    small_recipe: Recipe, tmp_path: Path, model_folder: str, after_each_step: Any
+) -> None:
     execution = replace(small_recipe.execution, keep_every=2)
     recipe = replace(small_recipe, execution=execution, off_policy=Pipeline(k=4), batch=Batch(prompts=8, rollouts=32))
     run = Root(tmp_path).run("0123456789ab")
     run.path.mkdir(parents=True)
     run.recipe.write_text(dump(recipe))
-    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    state = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
     most = 0
 
-    def look() -> bool:
+    def look() -> None:
         nonlocal most
         most = max(most, size_of(run.path))
-        return False
 
-    ended = train(state, length, look, lambda text: None)
+    with after_each_step(look):
+        ended = train(state, lambda text: None)
     write_json(state.attempt.process, {**attempts.identity(1), "start_ticks": 1})  # its process is gone
     outcome.write(run, ended)
     bound = disk(recipe)

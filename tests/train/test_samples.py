@@ -144,8 +144,8 @@ def go(recipe: Recipe, root: Path, model_folder: str) -> RunFolder:
     run = Root(root).run(run_key(recipe))
     run.path.mkdir(parents=True, exist_ok=True)
     run.recipe.write_text(dump(recipe))
-    state, length = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
-    train(state, length, lambda: False, lambda text: None)
+    state = build(recipe, run, attempts.claim(run), lambda: (model_folder, None), time.monotonic())
+    train(state, lambda text: None)
     return run
 
 

@@ -176,7 +176,8 @@ class Lab:
     text = staticmethod(text)
     apart = staticmethod(apart)
 
-    def __init__(self, place: Path):
+    def __init__(self, place: Path, after_each_step: Callable[..., Any]):
+        self._after_each_step = after_each_step
         self.models = place / "models"
         self._place = place
         self._made = 0
@@ -192,32 +193,32 @@ class Lab:
         folder = Root(self._place / str(self._made)).run("0123456789ab")
         folder.path.mkdir(parents=True)
         source = warm_start.model_source(recipe, self.models)
-        state, length = build(recipe, folder, attempts.claim(folder), lambda: source, time.monotonic())
+        state = build(recipe, folder, attempts.claim(folder), lambda: source, time.monotonic())
         engine = Watched(state.engine, script)
         state.engine = engine
         weights: list[dict[str, Tensor]] = []
         gradients: dict[int, Tensor] = {}
         moments: list[dict[Any, Tensor]] = []
 
-        def look() -> bool:
+        def look() -> None:
             weights.append({name: value.clone() for name, value in state.model.state_dict().items()})
             held = state.optimizer.optimizer.state.items()
             moments.append({(p, name): value.clone() for p, s in held for name, value in s.items()})
             after_step(state)
-            return False
 
         def before_step(*_: Any) -> None:
             gradients[len(weights) - 1] = torch.cat([p.grad.flatten() for p in state.model.parameters()])
 
         look()
         state.optimizer.optimizer.register_step_pre_hook(before_step)
-        outcome = train(state, length, look, lambda line: None)
+        with self._after_each_step(look):
+            outcome = train(state, lambda line: None)
         return Run(recipe, state, engine, weights, gradients, moments, outcome)
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return Lab(tmp_path_factory.mktemp("lab"))
+def lab(tmp_path_factory: pytest.TempPathFactory, after_each_step: Callable[..., Any]) -> Lab:
+    return Lab(tmp_path_factory.mktemp("lab"), after_each_step)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""Trainers forked from one process that has loaded everything, and killed at a chosen moment: `python forge.py`.
+"""Trainers forked from one process that has loaded everything, and disturbed at a chosen moment: `python forge.py`.
 
-Reads one JSON command a line: `{"run": path, "moment": name or null, "times": n, "wait": bool}`. A child goes through
-`rlsweep.train` as a process of its own would; where a moment is named, it kills itself with SIGKILL when it comes to
-that moment for the `times`-th time (with "wait", it sleeps there until the run folder holds a file `wake`). Answers its
-pid, then exit code and what was printed. A moment is a function of the product, before or after which, or half-way
-through which, the kill happens.
+Reads one JSON command a line: `{"run": path, "how": word, "moment": name or null, "times": n, "then": moment or null}`.
+A child goes through `rlsweep.train` as a process of its own would, up to the `times`-th time that it comes to the
+moment. `how` says what befalls it there: "SIGKILL"; "SIGTERM" or "SIGINT", after which it goes on; or "wait": it sleeps
+until the run folder holds a file `wake`. `then` is a moment at which the signal comes again. Answers its pid, then exit
+code, what was printed, and how many optimizer steps had begun when the first signal came. A moment is a function of the
+product, before or after which, or half-way through which, it happens.
 """
 
 import importlib
@@ -23,8 +24,12 @@ MOMENTS: dict[str, tuple[str, str, str]] = {
     # name: module, attribute (a dot reaches into a class), before | after | half
     "prompt": ("rlsweep.rollout.local", "LocalEngine.submit", "before"),
     "generation": ("rlsweep.rollout.local", "_draw", "before"),
+    "loading": ("rlsweep.train.state", "load_model", "before"),
+    "grading": ("rlsweep.train.intake", "Tokens.grade", "before"),
     "filters": ("rlsweep.train.loop", "select", "before"),
     "forward": ("rlsweep.train.update", "response_logprobs", "before"),
+    "micro-batch": ("accelerate", "Accelerator.backward", "after"),
+    "clipping": ("accelerate", "Accelerator.clip_grad_norm_", "after"),
     "optimizer": ("torch.optim", "AdamW.step", "before"),
     "updated": ("torch.optim", "AdamW.step", "after"),
     "publish": ("rlsweep.rollout.local", "LocalEngine.publish", "after"),
@@ -46,8 +51,26 @@ MOMENTS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def arm(run: Path, moment: str, times: int, wait: bool) -> None:
-    """Replace the moment's function by one that dies at its `times`-th call."""
+begun: list[int] = []
+"""Optimizer steps that have begun, and how many there were whenever a signal came."""
+at_signal: list[int] = []
+
+
+def count_steps() -> None:
+    """Note each optimizer step when it begins."""
+    import torch
+
+    original = torch.optim.AdamW.step
+
+    def step(*arguments: Any, **options: Any) -> Any:
+        begun.append(1)
+        return original(*arguments, **options)
+
+    torch.optim.AdamW.step = step  # type: ignore[method-assign]
+
+
+def arm(run: Path, moment: str, times: int, how: str) -> None:
+    """Replace the moment's function by one that is disturbed at its `times`-th call."""
     module, path, when = MOMENTS[moment]
     owner: Any = importlib.import_module(module)
     *through, name = path.split(".")
@@ -56,9 +79,11 @@ def arm(run: Path, moment: str, times: int, wait: bool) -> None:
     original: Callable[..., Any] = getattr(owner, name)
     calls = 0
 
-    def die() -> None:
-        if not wait:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def disturb() -> None:
+        if how != "wait":
+            at_signal.append(len(begun))
+            os.kill(os.getpid(), signal.Signals[how])
+            return
         (run / "asleep").touch()
         while not (run / "wake").exists():
             time.sleep(0.01)
@@ -68,13 +93,13 @@ def arm(run: Path, moment: str, times: int, wait: bool) -> None:
         calls += 1
         if calls != times:
             return original(*arguments, **options)
-        if when == "half" and not wait:
+        if when == "half" and how == "SIGKILL":
             halve(moment, arguments, original)
         if when != "after":
-            die()
+            disturb()
         result = original(*arguments, **options)
         if when == "after":
-            die()
+            disturb()
         return result
 
     setattr(owner, name, wrapped)
@@ -100,10 +125,13 @@ def child(command: dict[str, Any], write: int) -> None:
     sys.argv = ["rlsweep.train", command["run"]]
     code = 99
     with redirect_stdout(said), redirect_stderr(said):
-        if command.get("moment"):
-            arm(Path(command["run"]), command["moment"], command["times"], command.get("wait", False))
+        if command["moment"]:
+            arm(Path(command["run"]), command["moment"], command["times"], command["how"])
+        if command["then"]:
+            arm(Path(command["run"]), command["then"], 1, command["how"])
+        count_steps()
         code = main()
-    os.write(write, json.dumps([code, said.getvalue()]).encode())
+    os.write(write, json.dumps([code, said.getvalue(), *at_signal[:1]]).encode())
     os._exit(0)
 
 
