@@ -101,14 +101,16 @@ class _Following:
         note(f"run {self.run.key}, attempt {attempt.number}: {log}")
         while True:
             newest = attempts.newest(self.run)
-            if self._is_at_work():
-                at_work = time.monotonic()
             before, offset = offset, _print_from(attempt.rank_log(self.rank), offset)
             if offset > before:
+                at_work = time.monotonic()
                 continue
             if newest is not None and newest.number > attempt.number:
                 attempt, offset = attempts.Attempt(self.run, attempt.number + 1), 0
                 note(f"run {self.run.key}, attempt {attempt.number}: {attempt.rank_log(self.rank)}")
+            elif self._is_at_work():
+                at_work = time.monotonic()
+                time.sleep(_POLL_S)
             elif time.monotonic() - at_work > _NEXT_ATTEMPT_S:
                 break
             else:

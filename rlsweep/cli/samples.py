@@ -27,7 +27,7 @@ _INDENT = 11
 @click.option("--wrong", is_flag=True, help="Only wrong and unparseable ones.")
 @click.option("--truncated", is_flag=True, help="Only those cut at the token limit; with --wrong, these too.")
 @click.option("--interrupted", is_flag=True, help="Only interrupted ones, of what the options before select.")
-@click.option("--sweep", help="Sweep in which RUN is a variant [default: the newest].")
+@click.option("--sweep", help="Sweep in which RUN is named [default: the newest].")
 @click.option("--root", help=ROOT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object with all that was found, nothing else.")
 def samples(
@@ -42,8 +42,9 @@ def samples(
 ) -> None:
     """Show what the model of RUN wrote: up to 32 rollouts of each evaluation and of every tenth training step.
 
-    RUN is a key, its first four digits or more, or a variant:seed of the sweep. Elsewhere than on a terminal: a line of
-    JSON a rollout, as it stands in the run's folder under samples:
+    RUN is a key, its first four digits or more, variant:seed, an index as `status` prints it, or values of axes that
+    leave one run (loss=cispo,seed=0). Elsewhere than on a terminal: a line of JSON a rollout, as it stands in the run's
+    folder under samples:
 
     \b
     step, purpose   optimizer steps done; evaluation or train

@@ -139,7 +139,6 @@ def _watch(folder: "SweepFolder", root: "Root", specs: Sequence[str], every: flo
     """Print rounds until nothing goes on. A round in which the scheduler can't be reached says so."""
     redraws = on_terminal() and os.environ.get("TERM") != "dumb"
     while True:
-        began = time.monotonic()
         found = _look(folder, root, specs)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         if redraws:
@@ -151,15 +150,19 @@ def _watch(folder: "SweepFolder", root: "Root", specs: Sequence[str], every: flo
             click.echo(f"rlsweep: {found.unreachable}", err=True)
         if redraws:
             note(f"again in {every:.0f} s; Ctrl-C ends")
-        time.sleep(max(0.0, began + every - time.monotonic()))
+        time.sleep(every)  # after the answer: a scheduler that is slow is asked more rarely
 
 
 def _is_worked_on(folder: "SweepFolder") -> bool:
     """Whether an ablate of this host is between two runs of the sweep."""
+    from rlsweep.errors import RlsweepError
     from rlsweep.store.attempts import is_process
     from rlsweep.store.claim import holder
 
-    by = holder(folder.path / "submitter")
+    try:
+        by = holder(folder.path / "submitter")
+    except RlsweepError:  # damaged: nobody can tell
+        return False
     return by is not None and is_process(by) is True
 
 

@@ -58,9 +58,6 @@ class Trainer:
 
 def start(attempt: Attempt, place: Place, job: AttemptJob, threads: int, notice: signal.Signals) -> Trainer:
     """Start this rank's trainer on an attempt. It ignores the signal by which Slurm gives notice."""
-    if place.rank == 0:
-        write_json(attempt.launcher, attempts.identity(os.getpid()))
-        attempts.record_process(attempt)
     arguments = [*TRAINER, str(attempt.run.path), "--attempt", str(attempt.number)]
     with open(attempt.rank_log(place.rank), "ab") as log:
         process = spawn(arguments, threads, log.fileno(), variables(place, job), _before_exec(notice))

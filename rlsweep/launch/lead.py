@@ -1,5 +1,6 @@
 """Rank 0 of a job: claims the attempt, passes Slurm's notice on, says how the attempt ended and whether it goes on."""
 
+import os
 import shutil
 import subprocess
 import time
@@ -17,7 +18,7 @@ from rlsweep.launch.scheduler import Refused
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import attempts, checkpoints
 from rlsweep.store.attempts import Attempt
-from rlsweep.store.files import describe
+from rlsweep.store.files import describe, write_json
 from rlsweep.store.jobs import AttemptJob, Submission, write_attempt_job
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import DIVERGED, SAVED, Outcome
@@ -60,6 +61,8 @@ class Lead:
         refusal = _refusal(run, submission, earlier)
         threads = read_resolved(run.recipe).execution.threads
         attempt = attempts.claim(run)  # a refused one, too: what is left of those before it may write nothing more
+        write_json(attempt.launcher, attempts.identity(os.getpid()))
+        attempts.record_process(attempt)
         address, port = meeting_point(place)
         now = time.time()
         job = AttemptJob(

@@ -53,8 +53,9 @@ _SRUN = ("--kill-on-bad-exit=0", "--wait=0")
 _POLL_S = 0.5
 _SOON_S, _ASK_S, _SELDOM_S = 60.0, 3.0, 30.0
 """The scheduler is asked every 3 s for a minute, then every 30 s."""
-_SETTLE_S = 10.0
-"""So long after the job's end a report of a node may still come in over a network file system."""
+_SETTLE_S, _SILENT_S = 30.0, 3.0
+"""So long after the job's end a report may still come in over a network file system; the shorter one where the job
+failed and no node has written anything, as when its setup fails."""
 _LOG_LINES = 12
 _SAYS_LITTLE = re.compile(r"^srun: error: \S+: tasks? |^srun: (Job step|Force) |STEP \S+ ON |^submitit INFO")
 _HINTS = {
@@ -212,7 +213,8 @@ class _Waiting:
             reports = [read_report(self.folder, rank) for rank in range(self.world)]
             if all(report is not None and not report.pending for report in reports):
                 return self._result(reports, "COMPLETED")
-            if over is not None and now - over > _SETTLE_S:
+            silent = not any(reports) and self.seen is not None and self.seen.state == "FAILED"
+            if over is not None and now - over > (_SILENT_S if silent else _SETTLE_S):
                 return self._result(reports, self.seen.state if self.seen else queue.UNKNOWN)
             if over is None and now - asked >= (_ASK_S if now - began < _SOON_S else _SELDOM_S):
                 asked = now

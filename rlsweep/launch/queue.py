@@ -176,8 +176,8 @@ def _token(name: str) -> str:
 def _is_held(state: str, reason: str) -> bool:
     if state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"):
         return True
-    reason = reason.lower().replace("_", " ")
-    return state == "PENDING" and (reason.startswith("jobheld") or reason.endswith(" held"))
+    # JobHeldUser, JobHeldAdmin, "launch failed requeued held", "job requeued in held state"
+    return state == "PENDING" and "held" in reason.lower()
 
 
 def _code(reason: str) -> str:

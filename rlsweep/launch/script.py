@@ -23,6 +23,8 @@ _NEVER = 10**6
 """Time limits after which submitit would give a job up: how often a run is tried again is decided by its task."""
 _SRUN = ("--kill-on-bad-exit=1", "--wait=60", "--export=ALL")
 """One task that dies or ends takes the others of the step with it, instead of leaving them to wait for it."""
+_DEAF = ("sh", "-c", 'trap "" USR2; exec "$0" "$@"')
+"""Starts python with Slurm's notice ignored: one that comes before submitit listens would kill it, and fail the job."""
 _JOB_ID = re.compile(r"\bjob (\d+)")
 
 
@@ -152,7 +154,7 @@ def _make_executor(script: Script) -> "SlurmExecutor":
             return 1  # a preview needs no srun
 
     cluster = script.cluster
-    executor = Executor(script.folder, max_num_timeout=_NEVER, python=shlex.join(cluster.python))
+    executor = Executor(script.folder, max_num_timeout=_NEVER, python=shlex.join([*_DEAF, *cluster.python]))
     executor.update_parameters(**_parameters(script))
     if script.count > 1:
         executor.parameters["map_count"] = script.count

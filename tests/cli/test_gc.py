@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from click.testing import Result
 
 from rlsweep.store import attempts, checkpoints, garbage, ledger, outcome
 from rlsweep.store.files import read_json, write_json
+from rlsweep.store.jobs import Submission, write_submission
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import Outcome, State
 
@@ -104,6 +106,21 @@ def test_what_a_crash_left_is_freed_unless_its_run_is_at_work(root: Path, call: 
     ]
     assert not list(place.run(KEYS[0]).path.glob(".*.tmp")) and list(place.run(KEYS[1]).path.glob(".*.tmp"))
     assert len(checkpoints.leftovers(place.run(KEYS[1]))) == len(checkpoints.damaged(place.run(KEYS[1]))) == 1
+
+
+def test_a_run_that_waits_in_a_queue_is_left_and_without_an_answer_all_are(
+    root: Path, call: Call, script: Callable[[str, str], Path]
+) -> None:
+    """A finished one whose raised budget another sweep has handed to a job."""
+    place = Root(root)
+    queued, done = (trained(place, key, "finished") for key in KEYS[:2])
+    want(place, "s", dict.fromkeys(KEYS[:2], 10))
+    write_submission(queued, Submission("aa", "t", "c", "7", time.time(), 1, 1, 60, 20, None, "none"))
+    script("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert call("gc").exit_code == 4 and whole(done) == [True, True]
+    script("squeue", "echo '7|PENDING|Priority||N/A|rlsweep:t:aa'")
+    assert call("gc").exit_code == 0
+    assert (whole(queued), whole(done)) == ([True, True], [False, False])
 
 
 def test_killed_in_the_midst_it_leaves_nothing_that_passes_for_whole(

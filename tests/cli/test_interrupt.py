@@ -84,8 +84,8 @@ def test_while_submitting_the_sweep_is_let_go(
     ("phase", "step", "reason"),
     [
         ("loading", 0, "asked to stop before its first step"),
-        ("generation", 2, "asked to stop; saved"),
-        ("update", 2, "asked to stop; saved"),
+        ("generation", 1, "asked to stop; saved"),
+        ("update", 1, "asked to stop; saved"),
         ("evaluation", 4, "asked to stop; saved"),
         ("checkpoint", 3, "asked to stop; saved"),
     ],

@@ -136,7 +136,7 @@ def test_what_is_not_there_is_told_with_what_is(root: Path, call: Call) -> None:
         (KEY, "--step", "99"): "of step 99; the nearest that has some: 30",
         (KEY, "--step", "-1"): "-1 is not in the range x>=0",
         ("base:1",): "run bcde11111111 has no samples yet",
-        ("base",): f"'base' has 2 seeds: {KEY}, bcde11111111; give one of them",
+        ("base",): f"'base' means 2 runs: {KEY} (base:0), bcde11111111 (base:1); give one of them",
         ("nope",): "'nope' is not a run",
     }.items():
         result = call("samples", *arguments)

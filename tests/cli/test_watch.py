@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("rlsweep.cli.status.time", SimpleNamespace(sleep=found.sleep, monotonic=lambda: 0.0))
+    monkeypatch.setattr("rlsweep.cli.status.time", SimpleNamespace(sleep=found.sleep))
     return found
 
 

@@ -47,4 +47,4 @@ eval 'ulimit -n 65536' || { printf '%s\n' 'rlsweep: setup line 2 failed: ulimit 
 
 # command
 export SUBMITIT_EXECUTOR=slurm
-srun --unbuffered --output '/shared/dossier à moi/sweeps/s/jobs/0123456789/%A_%a_%t_log.out' --error '/shared/dossier à moi/sweeps/s/jobs/0123456789/%A_%a_%t_log.err' --kill-on-bad-exit=1 --wait=60 --export=ALL --container-image=/shared/images/rlsweep.sqsh --container-mounts=/shared:/shared /usr/bin/python3 -u -m submitit.core._submit '/shared/dossier à moi/sweeps/s/jobs/0123456789'
+srun --unbuffered --output '/shared/dossier à moi/sweeps/s/jobs/0123456789/%A_%a_%t_log.out' --error '/shared/dossier à moi/sweeps/s/jobs/0123456789/%A_%a_%t_log.err' --kill-on-bad-exit=1 --wait=60 --export=ALL --container-image=/shared/images/rlsweep.sqsh --container-mounts=/shared:/shared sh -c 'trap "" USR2; exec "$0" "$@"' /usr/bin/python3 -u -m submitit.core._submit '/shared/dossier à moi/sweeps/s/jobs/0123456789'

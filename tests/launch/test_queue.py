@@ -46,16 +46,17 @@ def test_squeue_alone_is_asked_where_it_knows_all(script: Script) -> None:
             f"7_1|PENDING|JobArrayTaskLimit||N/A|{name}",
             f"8|PENDING|JobHeldUser||N/A|{name}",
             f"9|REQUEUE_HOLD|launch failed requeued held||N/A|{name}",
+            f"11|PENDING|job requeued in held state||N/A|{name}",
             "10|RUNNING|None|n3|2026-10-25T01:00:00|somebody else's",
         ),
     )
-    found = read_jobs([handed(id) for id in ("7_0", "7_1", "8", "9")])
+    found = read_jobs([handed(id) for id in ("7_0", "7_1", "8", "9", "11")])
     at = datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp()
     assert found["7_0"] == Job("7_0", name, "RUNNING", "", "n[1-2]", held=False, start=at)
     assert found["7_1"] == Job("7_1", name, "PENDING", "JobArrayTaskLimit", "", held=False)
-    assert [found[id].held for id in ("7_1", "8", "9")] == [False, True, True]
+    assert [found[id].held for id in ("7_1", "8", "9", "11")] == [False, True, True, True]
     assert calls.read_text().count("\n") == 1 and "--states=all" in calls.read_text()
-    assert [job.id for job in own_jobs()] == ["7_0", "7_1", "8", "9", "10"]
+    assert [job.id for job in own_jobs()] == ["7_0", "7_1", "8", "9", "11", "10"]
 
 
 def test_a_job_that_was_cancelled_while_held_is_not_held_any_more(script: Script) -> None:

@@ -149,9 +149,9 @@ def test_devices_are_spread_evenly_over_as_few_nodes_as_can_be(
 
 def test_devices_that_cannot_be_spread_evenly_are_refused_with_what_can() -> None:
     recipe = load_recipe("scalerl", overrides=["execution.devices=9"])
-    with pytest.raises(UsageError, match="9 can't be spread evenly over 2 nodes of 8 GPUs .*: 10 or 8"):
+    with pytest.raises(UsageError, match=r"9 can't be spread evenly over 2 nodes of 8 GPUs .*: 10 or 8"):
         resources(recipe, FULL)
-    with pytest.raises(UsageError, match="says of no GPUs; set gpus.per_node"):
+    with pytest.raises(UsageError, match=r"says of no GPUs; set gpus\.per_node"):
         resources(recipe, replace(FULL, gpus=Gpus()))
 
 

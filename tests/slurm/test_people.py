@@ -69,7 +69,7 @@ def an_array_is_cancelled_run_by_run(make_stage: Callable[..., Stage]) -> None:
         assert [run["state"] for run in runs[:3]] == ["interrupted", "running", "running"]
         assert stage.rlsweep("status", "--check", code=3)
         said = stage.rlsweep("cancel", "--sweep", stage.submission.sweep)
-        assert [line.split()[3] for line in said.splitlines()] == ["running"] * 4 and said.count("ended; ") == 2
+        assert said.count(" was running (job ") == 2 == said.count("ended; ") and said.count(" is not running (") == 2
         assert {"RUNNING", "PENDING"}.isdisjoint(states()) and stage.count() == 1
         assert {"running", "pending"}.isdisjoint(run["state"] for run in status(stage))
     finally:
@@ -96,7 +96,7 @@ def a_held_job_is_released_as_told(make_stage: Callable[..., Stage]) -> None:
         stage.until_finished(2)
         printed, notes = following.communicate(timeout=200)
         assert following.returncode == 0, notes
-        assert printed.count("from step") == 2 and "attempt 2: " in notes and "waits in the queue" in notes
+        assert printed.count("from step") == 2 and "attempt 2: " in notes
         rows, notes = watching.communicate(timeout=200)
         assert watching.returncode == 0, notes
         rounds = [line.split("\t") for line in rows.splitlines()]

@@ -22,18 +22,19 @@ pytestmark = pytest.mark.slurm
 Stage = Any
 
 POINTS = {
-    # Where the submitter is killed -> code that has it killed there, and how many runs and of what array size.
-    "before anything is in the ledger": ("at(ledger, 'append', 0, kind('submitting'))", 1, 10),
-    "before sbatch": ("at(ledger, 'append', 1, kind('submitting'))", 1, 10),
-    "before sbatch has answered": ("at(scheduler, 'call', 1, lambda words, **_: words[0] == 'sbatch')", 2, 10),
-    "between two pickles": ("at(JobPaths, 'move_temporary_file', 1, nth(1))", 2, 10),
-    "before the runs know their job": ("at(slurm, 'write_submission', 0, nth(1))", 1, 10),
-    "between two runs": ("at(slurm, 'write_submission', 1, nth(1))", 2, 10),
-    "before the job is in the ledger": ("at(ledger, 'append', 0, kind('submitted'))", 1, 10),
-    "between two jobs": ("at(ledger, 'append', 1, kind('submitted'))", 2, 1),
-    "with the second job unknown": ("at(scheduler, 'call', 1, nth(2, lambda words, **_: words[0] == 'sbatch'))", 2, 1),
-    "before the release": ("at(scheduler, 'call', 0, lambda words, **_: words[1] == 'release')", 1, 10),
-    "before the release is in the ledger": ("at(ledger, 'append', 0, kind('released'))", 1, 10),
+    # Where the submitter is killed -> code that has it killed there, how many runs, of what array size, and whether the
+    # runs are let train to the end: of the others it is enough that each has one job, which may start.
+    "before anything is in the ledger": ("at(ledger, 'append', 0, kind('submitting'))", 1, 10, False),
+    "before sbatch": ("at(ledger, 'append', 1, kind('submitting'))", 1, 10, False),
+    "before sbatch has answered": ("at(scheduler, 'call', 1, sbatch)", 1, 10, True),
+    "between two pickles": ("at(JobPaths, 'move_temporary_file', 1, nth(1))", 2, 10, False),
+    "before the runs know their job": ("at(slurm, 'write_submission', 0, nth(1))", 1, 10, False),
+    "between two runs": ("at(slurm, 'write_submission', 1, nth(1))", 2, 10, True),
+    "before the job is in the ledger": ("at(ledger, 'append', 0, kind('submitted'))", 1, 10, False),
+    "between two jobs": ("at(ledger, 'append', 1, kind('submitted'))", 2, 1, True),
+    "with the second job unknown": ("at(scheduler, 'call', 1, nth(2, sbatch))", 2, 1, False),
+    "before the release": ("at(scheduler, 'call', 0, lambda words, **_: words[1] == 'release')", 1, 10, True),
+    "before the release is in the ledger": ("at(ledger, 'append', 0, kind('released'))", 1, 10, False),
 }
 KILLED = """
 import os, signal
@@ -54,6 +55,9 @@ def at(owner, name, when, wanted):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
     setattr(owner, name, call)
+
+def sbatch(words, **_):
+    return words[0] == "sbatch"
 
 def kind(word):
     return lambda folder, rows: bool(rows) and rows[0]["kind"] == word
@@ -101,36 +105,36 @@ def runs(stage: Stage, sweep: str) -> list[RunFolder]:
 
 def test_a_submitter_killed_between_any_two_steps_neither_loses_nor_doubles_a_run(stage: Stage) -> None:
     commands = {}
-    for place, (point, (code, number, array)) in enumerate(POINTS.items()):
-        seeds = ",".join(str(10 * place + each) for each in range(1, number + 1)) + ("," if number == 1 else "")
-        commands[f"p{place}"] = (
+    for place, (point, (code, number, array, _)) in enumerate(POINTS.items()):
+        seeds = "".join(f"{10 * place + each}," for each in range(1, number + 1))
+        commands[point] = (
             *("ablate", str(stage.recipe), "--cluster", "test", "--root", str(stage.root.path)),
             *("--name", f"p{place}", "--seeds", seeds, "--cluster-set", f"limits.array={array}"),
         )
-        line = [sys.executable, "-c", f"{KILLED}{code}\nmain(prog_name='rlsweep')", *commands[f"p{place}"]]
+        line = [sys.executable, "-c", f"{KILLED}{code}\nmain(prog_name='rlsweep')", *commands[point]]
         killed = subprocess.run(line, env=stage.environment, capture_output=True, text=True)
         assert killed.returncode == -signal.SIGKILL, (point, killed.returncode, killed.stdout, killed.stderr)
-    for arguments in commands.values():
-        again = subprocess.run([*LINE, *arguments], env=stage.environment, capture_output=True, text=True)
-        assert again.returncode == 0, again.stderr
-    everything = {name: runs(stage, name) for name in commands}
-    assert sum(map(len, everything.values())) == sum(number for _, number, _ in POINTS.values())
-
-    def over(run: RunFolder) -> bool:
-        ended = outcome.read(run)
-        return ended is not None and stage.state(submission(run).job) == "COMPLETED"
-
-    for found in everything.values():
-        for run in found:
-            stage.until(f"{run.key} is over", lambda run=run: over(run), 400)
-            ended = outcome.read(run)
-            assert ended is not None and (ended.state, ended.step) == ("finished", 2)
+    for place, (point, (_, number, _, train)) in enumerate(POINTS.items()):
+        again = subprocess.run([*LINE, *commands[point]], env=stage.environment, capture_output=True, text=True)
+        assert again.returncode == 0, (point, again.stderr)
+        found = runs(stage, f"p{place}")
+        assert len(found) == number
+        jobs = [line.split() for line in squeue(stage, "%i %T %r %j", "--states=all") if f"rlsweep:p{place}:" in line]
+        live = {id for id, state, reason, _ in jobs if state != "CANCELLED" and "Held" not in reason}
+        assert live == {submission(run).job for run in found}, (point, jobs)
+        assert all(state == "CANCELLED" for id, state, _, _ in jobs if id not in live), (point, jobs)
+        if not train:
+            stage.slurm.run("scancel", *live)
+    for place, (point, (_, _, _, train)) in enumerate(POINTS.items()):
+        for run in runs(stage, f"p{place}") if train else []:
+            stage.until(
+                f"{point}: finished", lambda run=run: (ended := outcome.read(run)) and ended.state == "finished"
+            )
+            stage.until(f"{point}: over", lambda run=run: stage.state(submission(run).job) == "COMPLETED")
             assert [each.number for each in attempts.every(run)] == [1]
-    waiting = [line for line in squeue(stage, "%i %j %T") if " rlsweep:p" in line]
-    assert waiting == []
-    for name, arguments in commands.items():  # and there is nothing left to do
-        idle = subprocess.run([*LINE, *arguments], env=stage.environment, capture_output=True, text=True)
-        assert f"sweep {name}: 0 submitted, " in idle.stderr, idle.stderr
+        if train:  # and there is nothing left to do
+            idle = subprocess.run([*LINE, *commands[point]], env=stage.environment, capture_output=True, text=True)
+            assert f"sweep p{place}: 0 submitted, " in idle.stderr, (point, idle.stderr)
 
 
 def test_the_preview_is_what_sbatch_gets_byte_for_byte_in_chunks_under_max_array_size(

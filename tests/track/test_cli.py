@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from mlflow import MlflowClient
 
 from rlsweep.cli import main
+from rlsweep.errors import SchedulerError
+from rlsweep.launch.queue import Job
+from rlsweep.store.jobs import AttemptJob, Submission, write_attempt_job, write_submission
+from rlsweep.track.where import locate
 
 
 def _call(*words: str) -> Result:
@@ -53,6 +59,34 @@ def test_runs_that_cannot_be_read_are_an_error_after_the_others_were_sent(world:
     answer = json.loads(result.stdout)
     assert answer["points"] == 6
     assert bad.run.key in answer["problems"][0]
+
+
+def test_where_the_scheduler_is_out_of_reach_runs_handed_to_it_stay_open(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the exit code is 4; once it answers that the job is gone, they are closed."""
+    trainer = world.begin().steps(2).save().end("interrupted", "asked to stop; saved")
+    time_ = time.time() - 60
+    write_submission(trainer.run, Submission("aa", world.sweep, "c", "7", time_, 1, 1, 60, 20, None, "none"))
+    write_attempt_job(trainer.attempt, AttemptJob("aa", "7", 0, ["n1"], 1, "n1", 1, time_))
+
+    def state() -> str:
+        client = MlflowClient(tracking_uri=locate(world.root.path, {}).uri)
+        (run,) = client.search_runs(["1"], "tags.`rlsweep.kind` = 'run'")
+        return str(run.info.status)
+
+    def unreachable(runs: object) -> dict[str, Job]:
+        raise SchedulerError("the scheduler can't be reached: no answer")
+
+    monkeypatch.setattr("rlsweep.launch.seen.jobs_of", unreachable)
+    result = _call("--root", str(world.root.path), "--json")
+    assert (result.exit_code, result.stderr) == (4, "rlsweep: the scheduler can't be reached: no answer\n")
+    assert json.loads(result.stdout)["points"] == 6 and state() == "RUNNING"
+    monkeypatch.setattr("rlsweep.launch.seen.jobs_of", lambda runs: {})
+    assert _call("--root", str(world.root.path)).exit_code == 0 and state() == "KILLED"
+    waits = Job("7", f"rlsweep:{world.sweep}:aa", "PENDING", "BeginTime", "", held=False)
+    monkeypatch.setattr("rlsweep.launch.seen.jobs_of", lambda runs: {"7": waits})
+    assert _call("--root", str(world.root.path)).exit_code == 0 and state() == "RUNNING"
 
 
 _NO_NETWORK = """

@@ -12,7 +12,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from rlsweep.errors import UsageError
+from rlsweep.store.layout import RunFolder
 from rlsweep.store.metrics import METRICS
+from rlsweep.store.state import Seen
 from rlsweep.track import SyncResult, sync
 from rlsweep.track.where import locate
 
@@ -399,3 +401,33 @@ def test_nothing_is_printed_or_left_in_the_current_folder(
     assert capfd.readouterr() == ("", "")
     assert list(here.iterdir()) == []
     assert mlflow.active_run() is None
+
+
+def test_a_run_that_waits_in_a_queue_stays_open(world: Any) -> None:
+    """Saved at its time limit, and not yet started again: its folder alone would have it over."""
+    trainer = world.begin().steps(2).save().steps(1).end("interrupted", "asked to stop; saved")
+
+    def queued(run: RunFolder) -> Seen:
+        return Seen("pending", "waits behind jobs of higher priority [Priority]", 3, trainer.attempt)
+
+    result = sync(world.root, world.sweep, say=lambda text: None, look=queued)
+    (run,), (parent,) = _runs(world), _runs(world, "sweep")
+    assert (run.info.status, run.data.tags["rlsweep.state"], run.info.end_time) == ("RUNNING", "pending", None)
+    assert result.points == 2 * 3 and parent.info.status == "RUNNING"
+    _sync(world)  # nobody asks the scheduler
+    assert _runs(world)[0].info.status == "KILLED"
+    sync(world.root, world.sweep, say=lambda text: None, look=queued)
+    assert _runs(world)[0].info.status == "RUNNING"
+
+
+def test_a_run_of_which_the_scheduler_alone_knows_the_end_is_closed(world: Any) -> None:
+    """Killed by the scheduler: there is no outcome."""
+    trainer = world.begin().steps(2).save().die()
+
+    def out_of_memory(run: RunFolder) -> Seen:
+        return Seen("failed", "its job 7 ran out of memory", 0, trainer.attempt)
+
+    sync(world.root, world.sweep, say=lambda text: None, look=out_of_memory)
+    (run,) = _runs(world)
+    assert (run.info.status, run.data.tags["rlsweep.reason"]) == ("FAILED", "its job 7 ran out of memory")
+    assert run.info.end_time is not None

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ class Forge:
     """Trainers from one warm process."""
 
     steps: int
-    """Optimizer steps that had begun when the last attempt got its signal."""
+    """Optimizer steps that had begun when the last attempt was disturbed."""
+    wrote: list[str]
+    """What the last attempt wrote under the run folder, where it was not rank 0."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -53,19 +55,31 @@ class Forge:
         *,
         how: str = "SIGKILL",
         then: str | None = None,
+        words: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
     ) -> int:
-        """Start an attempt; its process."""
+        """Start an attempt; its process. forge.py says what befalls it."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        command = {"run": str(run.path), "moment": moment, "times": times, "how": how, "then": then}
+        command = {
+            "run": str(run.path),
+            "moment": moment,
+            "times": times,
+            "how": how,
+            "then": then,
+            "words": list(words),
+            "environment": dict(environment or {}),
+            "timeout_s": timeout_s,
+        }
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
     def end(self) -> tuple[int, str]:
         assert self._process.stdout is not None
-        code, said, *steps = json.loads(self._process.stdout.readline())
-        self.steps = sum(steps)
-        return code, said
+        told = json.loads(self._process.stdout.readline())
+        self.steps, self.wrote = told.get("steps", 0), told.get("wrote", [])
+        return told["code"], told["said"]
 
     def close(self) -> None:
         assert self._process.stdin is not None

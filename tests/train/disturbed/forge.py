@@ -1,11 +1,12 @@
 """Trainers forked from one process that has loaded everything, and disturbed at a chosen moment: `python forge.py`.
 
-Reads one JSON command a line: `{"run": path, "how": word, "moment": name or null, "times": n, "then": moment or null}`.
-A child goes through `rlsweep.train` as a process of its own would, up to the `times`-th time that it comes to the
-moment. `how` says what befalls it there: "SIGKILL"; "SIGTERM" or "SIGINT", after which it goes on; or "wait": it sleeps
-until the run folder holds a file `wake`. `then` is a moment at which the signal comes again. Answers its pid, then exit
-code, what was printed, and how many optimizer steps had begun when the first signal came. A moment is a function of the
-product, before or after which, or half-way through which, it happens.
+Reads one JSON command a line, as `Forge.begin` writes it. A child goes through `rlsweep.train` as a process of its own
+would, with the words and variables of the command, up to the n-th time that it comes to a moment: a function of the
+product, before or after which, or half-way through which, something befalls it. `how` says what: a signal ("SIGKILL",
+"SIGSTOP", "SIGTERM", "SIGINT"; after the last two it goes on); "wait": it sleeps until the run folder holds a file
+`wake`; "fail": it raises; "differ": the moment's function returns "unparseable". `then` is a moment at which it comes
+again. Answers the child's pid, then its exit code, what it printed, how many optimizer steps had begun when it was
+first disturbed, and what it wrote under the run folder, where it is not rank 0.
 """
 
 import importlib
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +82,10 @@ def arm(run: Path, moment: str, times: int, how: str) -> None:
     calls = 0
 
     def disturb() -> None:
-        if how != "wait":
-            at_signal.append(len(begun))
+        at_signal.append(len(begun))
+        if how == "fail":
+            raise ValueError("made to fail")
+        if how.startswith("SIG"):
             os.kill(os.getpid(), signal.Signals[how])
             return
         (run / "asleep").touch()
@@ -93,6 +97,8 @@ def arm(run: Path, moment: str, times: int, how: str) -> None:
         calls += 1
         if calls != times:
             return original(*arguments, **options)
+        if how == "differ":
+            return "unparseable"
         if when == "half" and how == "SIGKILL":
             halve(moment, arguments, original)
         if when != "after":
@@ -117,12 +123,32 @@ def halve(moment: str, arguments: Any, original: Callable[..., Any]) -> None:
         arguments[1].flush()
 
 
+wrote: list[str] = []
+
+
+def watch(run: str) -> None:
+    """Note what this process writes under the run folder, from Python."""
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+            return
+        named = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
+        if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"):
+            wrote.extend(f"{event} {path}" for path in named if path.startswith(run))
+
+    sys.addaudithook(hear)
+
+
 def child(command: dict[str, Any], write: int) -> None:
     """One trainer, in a forked process."""
+    from rlsweep.train import ranks
     from rlsweep.train.__main__ import main
 
     said = io.StringIO()
-    sys.argv = ["rlsweep.train", command["run"]]
+    sys.argv = ["rlsweep.train", command["run"], *command["words"]]
+    os.environ.update(command["environment"])
+    if command["timeout_s"]:
+        ranks.TIMEOUT = timedelta(seconds=command["timeout_s"])
     code = 99
     with redirect_stdout(said), redirect_stderr(said):
         if command["moment"]:
@@ -130,8 +156,11 @@ def child(command: dict[str, Any], write: int) -> None:
         if command["then"]:
             arm(Path(command["run"]), command["then"], 1, command["how"])
         count_steps()
+        if os.environ.get("RANK", "0") != "0":
+            watch(command["run"])
         code = main()
-    os.write(write, json.dumps([code, said.getvalue(), *at_signal[:1]]).encode())
+    told = {"code": code, "said": said.getvalue(), "steps": sum(at_signal[:1]), "wrote": wrote}
+    os.write(write, json.dumps(told).encode())
     os._exit(0)
 
 
@@ -151,7 +180,7 @@ def serve() -> None:
         with os.fdopen(read, "rb") as answer:
             told = answer.read().decode()
         _, status = os.waitpid(pid, 0)
-        print(told or json.dumps([os.waitstatus_to_exitcode(status), ""]), flush=True)
+        print(told or json.dumps({"code": os.waitstatus_to_exitcode(status), "said": ""}), flush=True)
 
 
 if __name__ == "__main__":
