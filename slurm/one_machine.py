@@ -321,10 +321,13 @@ class Cluster:
         with (self.directory / "log" / f"{name}.log").open("ab") as log:
             whole = [*detached, str(pid_file), *command]
             subprocess.run(whole, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
-        wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), 5)
+        wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), 60)
 
     def _await(self, name: str, ready: Callable[[], bool], seconds: float = 60) -> None:
-        if not wait_until(lambda: ready() or not self._pid(name), seconds) or not self._pid(name):
+        def gone() -> bool:  # for a while: a process has no command line in the moment in which it becomes another
+            return not wait_until(lambda: bool(self._pid(name)), 1)
+
+        if not wait_until(lambda: ready() or gone(), seconds) or gone():
             raise self._did_not_start(name)
 
     def _did_not_start(self, name: str) -> Problem:

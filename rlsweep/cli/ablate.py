@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,23 @@ from rlsweep.cli.output import ROOT_HELP, note
 from rlsweep.errors import EXIT_INTERRUPTED, EXIT_RUNS_FAILED, RlsweepError, UsageError
 
 if TYPE_CHECKING:
-    from rlsweep.cli.planned import Plan
+    from rlsweep.cli.plan import Plan
     from rlsweep.launch.plan import Planned
     from rlsweep.launch.status import RunStatus
     from rlsweep.store.layout import Root
     from rlsweep.sweep.expand import Sweep
+
+
+class _Hours(click.FloatRange):
+    """A number that caps something: nan is in no range, yet compares with nothing."""
+
+    name = "hours"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """A number above 0 that is finite, or click's refusal."""
+        hours = float(super().convert(value, param, ctx))
+        return hours if isfinite(hours) else self.fail(f"{value} is not a number of hours.", param, ctx)
+
 
 _OPTIONS = (
     click.argument("recipe", required=False),
@@ -40,9 +53,9 @@ _OPTIONS = (
     ),
     click.option(
         "--max-gpu-hours",
-        type=click.FloatRange(min=0, min_open=True),
+        type=_Hours(min=0, min_open=True),
         metavar="X",
-        help="Start no attempt once those of the sweep's runs have used so many GPU-hours (Slurm).",
+        help="Start no attempt once the sweep's runs have used so many GPU-hours (Slurm); holds until changed.",
     ),
     click.option("--root", help=ROOT_HELP),
 )
@@ -72,7 +85,7 @@ def plan(emit: Path | None, as_json: bool, **request: Any) -> None:
     """
     from rlsweep.cli import planned
 
-    made = _plan(request, ask=True)
+    made = _plan(request)
     if emit is not None:
         if made.cluster.executor != "slurm":
             raise UsageError(f"--emit writes scripts for Slurm, and profile {made.cluster.name} is local")
@@ -83,8 +96,6 @@ def plan(emit: Path | None, as_json: bool, **request: Any) -> None:
         planned.print_as_text(made)
         planned.print_cost(made)
         planned.print_script(made)
-        if made.lacks:
-            note(made.lacks)
     if emit is not None:
         planned.emit(made, emit, quiet=as_json)
 
@@ -106,7 +117,7 @@ def ablate(prune: bool, dry_run: bool, as_json: bool, **request: Any) -> None:
         raise click.UsageError("--json needs --dry-run: training prints progress, not one document")
     from rlsweep.cli import planned
 
-    made = _plan(request, ask=dry_run)
+    made = _plan(request)
     slurm = made.cluster.executor == "slurm"
     if prune and not slurm:
         raise UsageError(f"--prune cancels jobs of Slurm, and profile {made.cluster.name} is local: see rlsweep cancel")
@@ -117,8 +128,6 @@ def ablate(prune: bool, dry_run: bool, as_json: bool, **request: Any) -> None:
     if dry_run:
         planned.print_cost(made)
         planned.print_script(made)
-        if made.lacks:
-            note(made.lacks)
     elif made.lacks:
         raise RlsweepError(made.lacks)
     elif slurm:
@@ -128,12 +137,12 @@ def ablate(prune: bool, dry_run: bool, as_json: bool, **request: Any) -> None:
         _train(made.sweep, made.root, made.decisions, made.cluster.limits.parallel)
 
 
-def _plan(request: dict[str, Any], *, ask: bool) -> "Plan":
-    """Decide. `ask`: for what a preview of the scripts needs to know of the site, the scheduler too."""
-    from rlsweep.cli.planned import Plan
+def _plan(request: dict[str, Any]) -> "Plan":
+    """Decide."""
+    from rlsweep.cli.plan import Plan
     from rlsweep.launch.cluster import load_cluster
     from rlsweep.launch.machine import missing
-    from rlsweep.launch.plan import TO_START, decide
+    from rlsweep.launch.plan import TO_START, survey
     from rlsweep.store.layout import find_root
     from rlsweep.sweep.expand import expand
 
@@ -143,36 +152,40 @@ def _plan(request: dict[str, Any], *, ask: bool) -> "Plan":
     if cap is not None and cluster.executor != "slurm":
         raise UsageError(f"--max-gpu-hours is for Slurm, and profile {cluster.name} is local")
     sweep = expand(request.pop("recipe"), **request)
-    decisions = decide(sweep, root)
+    decisions, dropped = survey(sweep, root)
     starting = (each.run.recipe for each in decisions if each.action in TO_START)
     lacks = next((text for recipe in starting if (text := missing(recipe, cluster))), None)
-    return Plan(sweep, root, decisions, cluster, lacks, cap, ask)
+    return Plan(sweep, root, decisions, dropped, cluster, lacks, cap)
 
 
 def _submit(made: "Plan", prune: bool) -> None:
     """Hand the runs to Slurm and say how to follow them."""
-    from rlsweep.launch.gpu_hours import refuse_above
     from rlsweep.launch.slurm import submit
 
     sweep, root = made.sweep, made.root
-    if made.hours is not None:
-        refuse_above(made.max_gpu_hours, made.hours)
     done = submit(sweep, root, made.cluster, note, max_gpu_hours=made.max_gpu_hours, prune=prune)
     counts = [f"{done.submitted} submitted{_named(done.jobs)}"]
     counts += [f"{number} {_PAST[action]}" for action, number in done.rest.items() if number]
-    counts += [f"{done.pruned} cancelled, no longer asked for"] if done.pruned else []
     note(f"sweep {sweep.name}: {', '.join(counts)}")
     note(f"next: rlsweep status {sweep.name}{root.option}")
     if done.interrupted:
-        note(f"interrupted: {done.not_submitted} not submitted; run the same command again to go on")
+        left = f"{done.not_submitted} not submitted; run the same command again to go on"
+        note(f"interrupted: {left if done.not_submitted else 'nothing is left to submit'}")
         sys.exit(EXIT_INTERRUPTED)
     if done.why is not None:
         kind = UsageError if done.invalid else RlsweepError
         mend = "mend the profile and run" if done.invalid else "run"
+        smaller = "; where arrays are larger than what may be submitted at a time: --cluster-set limits.array=N"
         raise kind(
             f"sbatch refused: {done.why}; not submitted: {done.not_submitted} of "
             f"{done.not_submitted + done.submitted} runs; {mend} the same command again to submit them"
+            f"{smaller if _is_submit_limit(done.why) else ''}"
         )
+
+
+def _is_submit_limit(words: str) -> bool:
+    """Whether sbatch says that a user, an account or a QOS has as many jobs submitted as it may."""
+    return any(part in words for part in ("MaxSubmitJob", "job submit limit"))
 
 
 _PAST = {"skip": "skipped", "leave": "left as they are"}
@@ -189,11 +202,11 @@ def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: i
     from rlsweep.launch.display import display
     from rlsweep.launch.local import run_all
     from rlsweep.launch.status import counts, status
-    from rlsweep.launch.submit import submit, submitting
+    from rlsweep.launch.submit import submitting, write_down
 
     try:
         with submitting(root, sweep.name) as claim:
-            folder = submit(sweep, root, decisions)
+            folder = write_down(sweep, root, decisions)
             show = display()
             try:
                 result = run_all(folder, root, decisions, parallel, show, claim)
@@ -214,7 +227,8 @@ def _train(sweep: "Sweep", root: "Root", decisions: "list[Planned]", parallel: i
         note(_how_to_go_on(runs))
         sys.exit(EXIT_INTERRUPTED)
     _sync(root, sweep.name)
-    note(f"next: rlsweep report {sweep.name}{root.option}")
+    following = "status" if any(run.state in ("pending", "running") for run in runs) else "report"
+    note(f"next: rlsweep {following} {sweep.name}{root.option}")
     # A run that diverged has its result; one that failed or was cancelled has not. One in Slurm is on its way.
     if any(run.state not in ("finished", "diverged", "pending", "running") for run in runs):
         sys.exit(EXIT_RUNS_FAILED)
@@ -232,9 +246,14 @@ def _sync(root: "Root", name: str) -> None:
     """MLflow is an index that can be made again: whatever goes wrong there, the runs stand."""
     again = f"The runs are whole; to try again: rlsweep sync {name}{root.option}"
     try:
+        from rlsweep.launch.seen import jobs_of, look
+        from rlsweep.store import ledger
         from rlsweep.track import sync
 
-        sync(root, name, say=lambda text: click.echo(text, err=True))
+        keys = {intent.run_key for intent in ledger.intents(root.sweep(name))}
+        # Runs that wait in a queue stay open there.
+        now = partial(look, jobs=jobs_of([root.run(key) for key in keys]))
+        sync(root, name, say=lambda text: click.echo(text, err=True), look=now)
     except KeyboardInterrupt:
         note(f"interrupted while MLflow was updated. {again}")
         sys.exit(EXIT_INTERRUPTED)

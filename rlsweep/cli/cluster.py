@@ -80,16 +80,21 @@ def _list_shipped(cluster_set: tuple[str, ...], as_json: bool) -> None:
 def check(name: str | None, cluster_set: tuple[str, ...], nodes: int, as_json: bool) -> None:
     """Ask the scheduler what it allows, and say where profile NAME asks for something else; submit nothing.
 
+    sbatch itself is asked (--test-only), too, whether it would take the script that a run on so many nodes gets.
+
     Exit code 2 where jobs of the profile would be refused or never start, 4 where the scheduler can't be reached.
     """
     from rlsweep.launch.cluster import load_cluster
     from rlsweep.launch.site import ask, problems
+    from rlsweep.launch.trial import refusals
 
     if name is None and cluster_set:
         raise UsageError("--cluster-set changes a profile; name it")
     profile = None if name is None else _of_slurm(load_cluster(name, cluster_set))
     site = ask()
     found = [] if profile is None else problems(profile, site, nodes)
+    if profile is not None and all(each.severity == "warning" for each in found):  # else it says the same, less clearly
+        found = [*refusals(profile, nodes), *found]
     if as_json:
         told = {"profile": profile and profile.name, "site": asdict(site), "problems": [asdict(each) for each in found]}
         print_json(told)
@@ -196,6 +201,8 @@ def _text(value: object) -> str:
     from rlsweep.recipe.nodes import Place, parse_value
     from rlsweep.recipe.text import scalar_text
 
+    if value == {}:
+        return "{}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(scalar_text, value))}]"
     assert value is None or isinstance(value, str | int | float | bool)

@@ -75,7 +75,7 @@ def logs(
         _print_as_json(folder, shown.number, rank, _job_of(shown), log)
     else:
         note(f"run {folder.key}, attempt {shown.number} of {numbers[-1]}: {log}")
-        _print_from(log, 0)
+        _tell_silent(shown, _print_from(log, 0))
         if job is not None:
             note(f"run {folder.key} goes on in job {job.job}, which has not begun")
 
@@ -97,17 +97,21 @@ class _Following:
         from rlsweep.store import attempts
 
         attempt, offset, at_work = attempts.Attempt(self.run, self.number), 0, time.monotonic()
-        log = _log(attempt, self.rank) if attempt.path.exists() else attempt.rank_log(self.rank)
-        note(f"run {self.run.key}, attempt {attempt.number}: {log}")
+        if attempt.path.exists():
+            _log(attempt, self.rank)
+        named = 0
         while True:
             newest = attempts.newest(self.run)
+            if named < attempt.number and attempt.path.exists():
+                named = attempt.number
+                note(f"run {self.run.key}, attempt {attempt.number}: {attempt.rank_log(self.rank)}")
             before, offset = offset, _print_from(attempt.rank_log(self.rank), offset)
             if offset > before:
                 at_work = time.monotonic()
                 continue
             if newest is not None and newest.number > attempt.number:
+                _tell_silent(attempt, offset)
                 attempt, offset = attempts.Attempt(self.run, attempt.number + 1), 0
-                note(f"run {self.run.key}, attempt {attempt.number}: {attempt.rank_log(self.rank)}")
             elif self._is_at_work():
                 at_work = time.monotonic()
                 time.sleep(_POLL_S)
@@ -115,6 +119,7 @@ class _Following:
                 break
             else:
                 time.sleep(_POLL_S)
+        _tell_silent(attempt, offset)
         job = _unbegun(self.run)
         if job is not None and (files := _job_logs(self.root, job)):
             _print_job_logs(self.run, job, files)
@@ -185,6 +190,22 @@ def _print_job_logs(run: "RunFolder", job: "Submission", files: list[Path]) -> N
     for path in files:
         note(str(path))
         _print_from(path, 0)
+
+
+def _tell_silent(attempt: "Attempt", printed: int) -> None:
+    """Of an attempt that printed nothing, as one that was refused, how it ended: nothing else tells."""
+    from rlsweep.errors import RlsweepError
+    from rlsweep.store import outcome
+
+    if printed:
+        return
+    try:
+        ended = outcome.read(attempt.run)
+    except RlsweepError as error:
+        note(str(error))
+        return
+    if ended is not None and ended.attempt == attempt.number:
+        note(f"attempt {attempt.number} printed nothing; it ended {ended.state}: {ended.reason}")
 
 
 def _job_of(attempt: "Attempt") -> str | None:

@@ -1,78 +1,18 @@
 """The plan as people and as programs read it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from rlsweep.cli.output import note, on_terminal, print_json, print_rows, size_text
-from rlsweep.errors import SchedulerError, UsageError
-from rlsweep.launch.cluster import Cluster
-from rlsweep.launch.gpu_hours import Estimate, estimate
-from rlsweep.launch.plan import ACTIONS, TO_START, Planned, no_longer_asked_for
-from rlsweep.launch.script import Script
+from rlsweep.cli.plan import Plan
+from rlsweep.errors import UsageError
+from rlsweep.launch.plan import ACTIONS, TO_START, Planned
 from rlsweep.recipe.compute import Disk, at_most, disk, expected_device_hours
-from rlsweep.store.layout import Root
-from rlsweep.sweep.expand import Sweep
 
 _UNITS = {"flops": "FLOP", "rollouts": "rollouts", "response_tokens": "response tokens"}
-
-
-@dataclass
-class Plan:
-    """What was decided about a sweep on a cluster."""
-
-    sweep: Sweep
-    root: Root
-    decisions: list[Planned]
-    cluster: Cluster
-    lacks: str | None
-    """What the first run to start misses there; None: nothing."""
-    max_gpu_hours: float | None
-    ask: bool
-    """Whether the scheduler may be asked what its site allows."""
-
-    @property
-    def slurm(self) -> bool:
-        return self.cluster.executor == "slurm"
-
-    @cached_property
-    def hours(self) -> Estimate | None:
-        """GPU-hours of the runs to start, for Slurm."""
-        return estimate(self.root, self.sweep.name, self.decisions, self.cluster) if self.slurm else None
-
-    @cached_property
-    def scripts(self) -> list[Script]:
-        """What would be submitted, in order."""
-        return self._asked[0]
-
-    @cached_property
-    def problems(self) -> list[str]:
-        """What of the profile doesn't fit the site, or why nobody could ask."""
-        return self._asked[1]
-
-    @cached_property
-    def _asked(self) -> tuple[list[Script], list[str]]:
-        if not self.slurm:
-            return [], []
-        from rlsweep.launch import chunks, site, slurm
-
-        largest, problems = chunks.SMALLEST_SITE, []
-        try:  # what can't be spread over nodes is what `lacks` says
-            try:
-                here = site.ask()
-                largest = here.max_array_size
-                problems = [
-                    f"{each.severity}: {each.key}: {each.message}"
-                    for each in slurm.misfits(self.sweep, self.cluster, here)
-                ]
-            except SchedulerError as error:
-                problems = [f"the site was not asked, its MaxArraySize is taken to be {largest}: {error}"]
-            return slurm.preview(self.sweep, self.root, self.decisions, self.cluster, largest), problems
-        except UsageError:
-            return [], problems
 
 
 def to_go(planned: Planned) -> int:
@@ -93,10 +33,11 @@ def device_hours(planned: Planned) -> float | None:
 
 
 def print_as_json(plan: Plan) -> None:
-    """One object: the sweep, its runs, what all of them need, what is no longer asked for, what is missing there.
+    """One object: the sweep, its runs, what all of them need, what goes on without being asked for, what is missing.
 
     `compute` is a bound, `device_hours` an expectation or null, `disk` bounds in bytes or null. For Slurm `gpu_hours`
-    holds what was used, what is expected (or null) and the worst case, and `scripts` each job as it would be submitted.
+    holds what was used, what is expected (or null) and the worst case, and `scripts` each job as it would be submitted,
+    unless `refused` says why it would not; one that `follows` starts after others that have to be over first.
     """
     sweep, root, decisions = plan.sweep, plan.root, plan.decisions
     print_json(
@@ -127,15 +68,27 @@ def print_as_json(plan: Plan) -> None:
             "disk": _disk_data(_total_disk(decisions)),
             "notes": list(sweep.notes),
             "no_longer_asked_for": [
-                {"run_key": intent.run_key, "variant": intent.variant, "seed": intent.seed}
-                for intent in no_longer_asked_for(sweep, root)
+                {
+                    "run_key": each.intent.run_key,
+                    "variant": each.intent.variant,
+                    "seed": each.intent.seed,
+                    "job": each.job,
+                }
+                for each in plan.dropped
             ],
             "missing": plan.lacks,
             "cluster": plan.cluster.name,
-            "gpu_hours": None if plan.hours is None else {**asdict(plan.hours), "most": plan.max_gpu_hours},
+            "gpu_hours": None if plan.hours is None else {**asdict(plan.hours), "most": plan.cap},
             "problems": plan.problems,
+            "refused": plan.refusal,
             "scripts": [
-                {"name": each.name, "token": each.folder.name, "runs": each.count, "text": each.text}
+                {
+                    "name": each.name,
+                    "token": each.folder.name,
+                    "runs": each.count,
+                    "follows": each.follows,
+                    "text": each.text,
+                }
                 for each in plan.scripts
             ],
         }
@@ -168,11 +121,13 @@ def print_as_text(plan: Plan, pruned: bool = False) -> None:
         )
     else:
         note("disk: not known, nobody says how large the model is (execution.parameters)")
-    left = no_longer_asked_for(sweep, root)
-    if left:
-        names = ", ".join(f"{intent.run_key} ({intent.variant}, seed {intent.seed})" for intent in left[:10])
+    if plan.dropped:
+        left = plan.dropped
+        names = ", ".join(
+            f"{each.intent.run_key} ({each.intent.variant}, seed {each.intent.seed})" for each in left[:10]
+        )
         more = f" and {len(left) - 10} more" if len(left) > 10 else ""
-        fate = "their jobs are cancelled" if pruned else "left as they are"
+        fate = "jobs that no other sweep needs are cancelled" if pruned else "left as they are"
         note(f"no longer asked for, {fate}: {names}{more}")
 
 
@@ -190,25 +145,30 @@ def print_cost(plan: Plan) -> None:
         )
     if hours.expected is not None and hours.expected > hours.worst:
         note("that is more than the attempts of a run may take: raise the profile's time or limits.retries")
-    if plan.max_gpu_hours is not None:
+    if plan.cap is not None:
+        earlier = "" if plan.max_gpu_hours else " (asked for earlier)"
         note(
-            f"cap: no attempt starts once {plan.max_gpu_hours:g} GPU-hours are used; those at work then end at their "
+            f"cap: no attempt starts once {plan.cap:g} GPU-hours are used{earlier}; those at work then end at their "
             f"time limit, at most {_rounded(hours.overshoot)} later"
         )
 
 
 def print_script(plan: Plan) -> None:
-    """What doesn't fit the site, and on a terminal the first script in full."""
+    """What doesn't fit the site or is in the way otherwise, and on a terminal the first script in full."""
     for text in plan.problems:
         note(text)
+    if plan.refusal is not None:
+        note(f"would be refused: {plan.refusal}")
     if not plan.scripts:
         return
     total = f"the first of {len(plan.scripts)} scripts" if len(plan.scripts) > 1 else "the script"
     if on_terminal():
         click.echo(f"\n{total}:\n\n{plan.scripts[0].text}")
-    else:
+    elif plan.refusal is None:
         jobs = f"{len(plan.scripts)} job{'s' if len(plan.scripts) > 1 else ''}"
-        note(f"{jobs} would be submitted; --emit DIR writes their scripts, --json holds them")
+        number = sum(each.follows for each in plan.scripts)
+        order = f" ({number} to start after others, for limits.parallel)" if number else ""
+        note(f"{jobs} would be submitted{order}; --emit DIR writes their scripts, --json holds them")
 
 
 def refuse_full(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -46,11 +47,13 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
 
 @dataclass(frozen=True)
 class _Look:
-    """What there is to see at one moment: runs with their index in the sweep, and why the scheduler said nothing."""
+    """What there is to see at one moment: runs with their index in the sweep (None of those no longer asked for), jobs
+    of a submission that was cut short, and why the scheduler said nothing."""
 
     sweep: "SweepFolder"
     root: "Root"
-    runs: "list[tuple[int, RunStatus]]"
+    runs: "list[tuple[int | None, RunStatus]]"
+    cut_short: Sequence[str]
     unreachable: "SchedulerError | None"
 
     def any_in(self, *states: str) -> bool:
@@ -88,8 +91,9 @@ def status(
     failed       ended by an error; see `rlsweep logs`
     lost         its process or job is gone and left no word
 
-    The index in front names a run, as in `rlsweep logs 3` or `rlsweep cancel 0-3,5`. ETA is the time to the last step
-    at the pace of the newest ones; waits in a queue are not in it.
+    The index in front names a run, as in `rlsweep logs 3` or `rlsweep cancel 0-3,5`. It is - for a run whose name
+    another one has now, where its job still waits or is at work. ETA is the time to the last step at the pace of the
+    newest ones; waits in a queue are not in it.
 
     Elsewhere than on a terminal: a line a run with index, key, variant, seed, state, steps, of how many, pass rate,
     attempt, seconds to go, host, job, the command that releases a held job, and reason, separated by tabs; with --watch
@@ -125,14 +129,14 @@ def _look(folder: "SweepFolder", root: "Root", specs: Sequence[str]) -> _Look:
     from rlsweep.launch.status import status
 
     found = status(folder, root)
-    runs = list(enumerate(found.runs))
+    runs = [*enumerate(found.runs), *((None, run) for run in found.replaced)]
     if specs:
         keys = {run.key for text in specs for run in find_runs(root, text, folder.name)}
         runs = [(index, run) for index, run in runs if run.run_key in keys]
         foreign = sorted(keys - {run.run_key for _, run in runs})
         if foreign:
             raise UsageError(f"no run of sweep {folder.name}: {', '.join(foreign)}")
-    return _Look(folder, root, runs, found.scheduler_error)
+    return _Look(folder, root, runs, found.cut_short, found.scheduler_error)
 
 
 def _watch(folder: "SweepFolder", root: "Root", specs: Sequence[str], every: float) -> _Look:
@@ -172,7 +176,8 @@ def _print(found: _Look, as_json: bool, now: str | None = None) -> None:
     if as_json:
         runs = [{"index": index, **asdict(run)} for index, run in found.runs]
         said = None if found.unreachable is None else str(found.unreachable)
-        print_json({"sweep": found.sweep.name, "root": str(found.root.path), "scheduler_error": said, "runs": runs})
+        whole = {"sweep": found.sweep.name, "root": str(found.root.path), "scheduler_error": said}
+        print_json({**whole, "cut_short": list(found.cut_short), "runs": runs})
         return
     note(f"sweep {found.sweep.name} in {found.root.path}" + (f", {now}" if now else ""))
     if on_terminal():
@@ -184,6 +189,24 @@ def _print(found: _Look, as_json: bool, now: str | None = None) -> None:
     if held:
         more = f" (and {len(held) - _MOST_HELD} more, see --json)" if len(held) > _MOST_HELD else ""
         note(f"held jobs start after: scontrol release {','.join(held[:_MOST_HELD])}{more}")
+    _tell_leftovers(found)
+
+
+def _tell_leftovers(found: _Look) -> None:
+    name = f"{shlex.quote(found.sweep.name)}{found.root.option}"
+    replaced = [run.run_key for index, run in found.runs if index is None]
+    if replaced:
+        note(
+            f"no longer asked for (index -): `rlsweep cancel {replaced[0]}{found.root.option}` ends one of them, "
+            "`rlsweep ablate ... --prune` all"
+        )
+    if found.cut_short:
+        number = len(found.cut_short)
+        jobs, them = ("1 job", "it") if number == 1 else (f"{number} jobs", "them")
+        note(
+            f"a submission was cut short, {jobs} on hold ({', '.join(found.cut_short[:_MOST_HELD])}): "
+            f"`rlsweep ablate ...` goes on, `rlsweep cancel --sweep {name}` ends {them}"
+        )
 
 
 def _table(found: _Look, width: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -202,8 +225,8 @@ def _table(found: _Look, width: int) -> tuple[tuple[str, ...], list[tuple[str, .
     ]
 
 
-def _named(index: int, run: "RunStatus") -> tuple[str, str]:
-    return str(index), run.run_key
+def _named(index: int | None, run: "RunStatus") -> tuple[str, str]:
+    return "-" if index is None else str(index), run.run_key
 
 
 def _reached(run: "RunStatus") -> tuple[str, str, str]:
@@ -224,11 +247,11 @@ def _all_about(run: "RunStatus") -> str:
     return _why(run) if (run.attempt or 1) == 1 else f"{_why(run)} (attempt {run.attempt})"
 
 
-def _whole(index: int, run: "RunStatus") -> tuple[str, ...]:
+def _whole(index: int | None, run: "RunStatus") -> tuple[str, ...]:
     seconds = "-" if run.eta_s is None else f"{run.eta_s:.0f}"
     steps = (str(run.step), str(run.total), _rate(run), str(run.attempt or "-"))
     where = (run.host or "-", run.job or "-", run.release or "-")
-    return (str(index), run.run_key, run.variant, str(run.seed), run.state, *steps, seconds, *where, run.reason)
+    return (*_named(index, run), run.variant, str(run.seed), run.state, *steps, seconds, *where, run.reason)
 
 
 def _eta(run: "RunStatus") -> str:

@@ -7,15 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlsweep.errors import RlsweepError, SchedulerError
-from rlsweep.launch import queue, scheduler
+from rlsweep.launch import leftover, queue, scheduler
 from rlsweep.launch.queue import Job
+from rlsweep.launch.recover import drop
 from rlsweep.launch.scheduler import Refused
 from rlsweep.launch.seen import jobs_of, look
-from rlsweep.store import attempts, checkpoints
+from rlsweep.store import attempts, checkpoints, ledger
 from rlsweep.store.attempts import Attempt
+from rlsweep.store.claim import claimed
 from rlsweep.store.files import describe, write_json
 from rlsweep.store.jobs import read_attempt_job, read_submission
-from rlsweep.store.layout import RunFolder
+from rlsweep.store.layout import Root, RunFolder, SweepFolder
 
 _POLL_S = 0.1
 _ASKS_S = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -40,6 +42,35 @@ def cancel(runs: Sequence[RunFolder], wait_s: float) -> list[tuple[RunFolder, bo
     answers |= _cancel_jobs(handed, min(wait_s, sum(_ASKS_S)))
     answers |= _cancel_processes([run for run in runs if run.key not in answers], jobs, wait_s)
     return [(run, *answers[run.key]) for run in runs]
+
+
+def cancel_sweep(sweep: SweepFolder, root: Root, wait_s: float) -> tuple[int, list[tuple[RunFolder, bool, str]]]:
+    """Ask all runs of a sweep to end, those that others of the same name have replaced included; as `cancel`.
+
+    With it the number of jobs that went which a submitter had left that died: they wait, and no run knows of them. Of
+    runs that other sweeps ask for, too, that is said.
+    """
+    wanted = ledger.wanted(sweep)
+    left = leftover.find(sweep, root, wanted)
+    jobs = queue.own_jobs() if left.any else []
+    replaced = [intent for intent, _ in left.living(jobs)]
+    dropped = 0
+    if left.held(jobs):
+        with claimed(sweep.path / "submitter") as claim:
+            if claim is not None:  # else somebody has begun to see to them
+                dropped = drop(sweep, root, left.cut_short, jobs)
+    runs = [root.run(intent.run_key) for intent in (*wanted, *replaced)]
+    others = _other_sweeps(sweep, root)
+    return dropped, [
+        (run, at_rest, f"{text}; sweep {others[run.key]} asks for it, too" if run.key in others else text)
+        for run, at_rest, text in cancel(runs, wait_s)
+    ]
+
+
+def _other_sweeps(sweep: SweepFolder, root: Root) -> dict[str, str]:
+    """Run -> another sweep that wants it."""
+    others = [folder for folder in root.all_sweeps() if folder.name != sweep.name]
+    return {intent.run_key: folder.name for folder in others for intent in ledger.wanted(folder)}
 
 
 @dataclass(frozen=True)

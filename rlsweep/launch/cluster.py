@@ -41,7 +41,8 @@ class Limits:
     array: int | None = None
     """Most runs in one job array. Null: the site's MaxArraySize."""
     retries: int = 20
-    """Attempts that a submission may have beyond its first: after a time limit, a preemption or a lost node."""
+    """Attempts that a submission may have beyond its first, whatever ended those before (time limit, preemption, lost
+    node): what a run may cost at most is known before it is submitted. Two in a row without progress end it sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ def settings(source: str, overrides: Sequence[str] = (), environ: Mapping[str, s
             continue
         if key == "environment":
             inside = [(each, stated[each]) for each in stated if each.startswith("environment.")]
-            found += [Setting(each, one.value, one.origin) for each, one in inside]
+            found += [Setting(each, one.value, one.origin) for each, one in inside] or [Setting(key, {}, "default")]
         else:
             one = stated.get(key) or _Stated(_default(key), "default", Place("default"))
             found.append(Setting(key, clock(one.value) if key == "time" else one.value, one.origin))

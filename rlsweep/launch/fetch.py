@@ -19,6 +19,7 @@ from typing import Any
 
 from rlsweep.errors import RecipeError, RlsweepError
 from rlsweep.launch import offline
+from rlsweep.launch.submit import require_own
 from rlsweep.model.hub import Kind, check_name, local_path, staged, weight_files
 from rlsweep.recipe.model import TOKENIZER_FILES, Embedded
 from rlsweep.recipe.resolved import dump
@@ -63,7 +64,9 @@ def fetch(recipe: Recipe, root: Root, say: Callable[[str], None]) -> list[Staged
     """Stage what a recipe needs, and see that it loads without a network. Can be repeated and interrupted at any time.
 
     RecipeError for what doesn't exist, RlsweepError for what can't be had (gated, no network, full disk) or read.
+    UsageError where the root is another user's.
     """
+    require_own(root)
     found = []
     if not isinstance(recipe.model, Embedded):
         found.append(_stage("model", "model.path", recipe.model.path, recipe.model.revision, root, say))

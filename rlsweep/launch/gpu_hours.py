@@ -1,9 +1,10 @@
 """GPU-hours of a sweep: what its attempts have used, and what its runs may still take.
 
-What counts: devices (`execution.devices`, all of a run) times the time from an attempt's start to its end, set-up,
-evaluations and saving included; waiting in the queue does not. An attempt that never said that it ended counts until it
-was last heard of. All attempts of all runs that the sweep asks for or has ever asked for count, whoever started them: a
-run that two sweeps share counts in both. On CPUs a device is a node.
+What counts: the devices that a run keeps from others (`execution.devices`, with `exclusive` all of its nodes') times
+the time from an attempt's start to its end, set-up, evaluations and saving included; waiting in the queue does not. An
+attempt that never said that it ended counts until it was last heard of: its job touches `job.json` every minute. All
+attempts of all runs that the sweep asks for or has ever asked for count, whoever started them: a run that two sweeps
+share counts in both. On CPUs a device is a node.
 """
 
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from rlsweep.errors import RlsweepError, UsageError
 from rlsweep.launch.cluster import Cluster
 from rlsweep.launch.plan import TO_START, Planned
+from rlsweep.launch.script import occupied
 from rlsweep.recipe.compute import expected_device_hours
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import attempts, ledger, outcome
@@ -42,18 +44,20 @@ def used(root: Root, sweep: str, new: Collection[str] = ()) -> float:
     return sum(_of_run(root.run(key)) for key in keys)
 
 
-def estimate(root: Root, sweep: str, decisions: Sequence[Planned], cluster: Cluster) -> Estimate:
-    """What the runs to start may take on a cluster."""
+def estimate(
+    root: Root, sweep: str, decisions: Sequence[Planned], cluster: Cluster, dropped: Sequence[int] = ()
+) -> Estimate:
+    """What the runs to start may take on a cluster. `dropped`: devices of jobs that go on without being asked for."""
     starting = [planned for planned in decisions if planned.action in TO_START]
     hours = cluster.minutes / 60
-    devices = sorted((each.run.recipe.execution.devices for each in decisions if each.action != "skip"), reverse=True)
-    expected = [expected_device_hours(each.run.recipe, each.step) for each in starting]
+    devices = [_occupied(each, cluster) for each in decisions if each.action != "skip"] + list(dropped)
+    expected = [_expected(each, cluster) for each in starting]
     known = [each for each in expected if each is not None]
     return Estimate(
         used=used(root, sweep, [each.run.key for each in decisions]),
         expected=sum(known) if len(known) == len(expected) else None,
-        worst=sum(each.run.recipe.execution.devices for each in starting) * hours * (1 + cluster.limits.retries),
-        overshoot=sum(devices[: cluster.limits.parallel]) * hours,
+        worst=sum(_occupied(each, cluster) for each in starting) * hours * (1 + cluster.limits.retries),
+        overshoot=sum(sorted(devices, reverse=True)[: cluster.limits.parallel]) * hours,
     )
 
 
@@ -70,6 +74,16 @@ def refuse_above(most: float | None, estimate: Estimate) -> None:
             f"--max-gpu-hours {most:g}: this sweep has used {estimate.used:.4g} GPU-hours and is expected to take "
             f"{estimate.expected:.4g} more; ask for fewer runs or steps, or raise the cap"
         )
+
+
+def _occupied(planned: Planned, cluster: Cluster) -> int:
+    return occupied(planned.run.recipe, cluster)
+
+
+def _expected(planned: Planned, cluster: Cluster) -> float | None:
+    recipe = planned.run.recipe
+    hours = expected_device_hours(recipe, planned.step)
+    return None if hours is None else hours * occupied(recipe, cluster) / recipe.execution.devices
 
 
 def _of_run(run: RunFolder) -> float:
@@ -106,7 +120,7 @@ def _devices(run: RunFolder) -> int:
 
 
 def _last_heard(attempt: Attempt) -> float:
-    """When an attempt last wrote something: its log, and if it owns the run its journal and outcome."""
+    """When an attempt last wrote something: its job's sign of life, its log, if it owns the run its journal and outcome."""
     paths = [attempt.log, attempt.launcher, attempt.process, attempt.job]
     if attempt.owns():
         paths.append(attempt.run.journal)

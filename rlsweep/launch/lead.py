@@ -6,21 +6,22 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlsweep.errors import SchedulerError
-from rlsweep.launch import gpu_hours, scheduler
+from rlsweep.launch import scheduler
 from rlsweep.launch.child import Trainer, start
 from rlsweep.launch.job import end, whence, why
 from rlsweep.launch.notice import Notice
-from rlsweep.launch.owned import Over, failure, require_ours, settled
-from rlsweep.launch.ranks import ENDED_WELL, STOPPED, Death, Place, job_of, meeting_point, report, reports
+from rlsweep.launch.owned import Over, failure, refusal, require_ours, settled, used_up
+from rlsweep.launch.ranks import ENDED_WELL, STOPPED, Death, Place, job_of, meeting_point, reports
 from rlsweep.launch.scheduler import Refused
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import attempts, checkpoints
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import describe, write_json
 from rlsweep.store.jobs import AttemptJob, Submission, write_attempt_job
-from rlsweep.store.layout import Root, RunFolder
+from rlsweep.store.layout import RunFolder
 from rlsweep.store.outcome import DIVERGED, SAVED, Outcome
 
 _POLL_S = 0.2
@@ -34,6 +35,10 @@ _TOLD_S = 5.0
 _AGAIN_S = 300.0
 """How long to try to queue the job again while the controller doesn't answer."""
 _BETWEEN_S = 5.0
+_BEAT_S = 60.0
+"""How often a job gives a sign of life: its GPU-hours count until the last one where it can't say that it ended."""
+_EARLY_S = 60.0
+"""Slurm gives notice up to so much earlier than it was asked to; what comes earlier still is a preemption."""
 
 
 @dataclass
@@ -48,6 +53,8 @@ class Lead:
     """How many attempts this submission has made, this one included."""
     trainer: Trainer
     notice: Notice
+    beat: float = 0.0
+    """When the last sign of life was given, on the monotonic clock."""
     looked: float = 0.0
     mourned: float | None = None
     """When another rank's trainer was found dead, on the monotonic clock."""
@@ -58,7 +65,7 @@ class Lead:
     def begin(cls, run: RunFolder, submission: Submission, place: Place, notice: Notice) -> "Lead":
         """Claim the next attempt and start its trainer. Over where no further one may start."""
         earlier = sum(job.token == submission.token for each in attempts.every(run) if (job := job_of(each)))
-        refusal = _refusal(run, submission, earlier)
+        refused = refusal(run, submission, earlier)
         threads = read_resolved(run.recipe).execution.threads
         attempt = attempts.claim(run)  # a refused one, too: what is left of those before it may write nothing more
         write_json(attempt.launcher, attempts.identity(os.getpid()))
@@ -74,12 +81,12 @@ class Lead:
             address=address,
             port=port,
             started=now,
-            ended=None if refusal is None else now,
+            ended=None if refused is None else now,
         )
         write_attempt_job(attempt, job)
-        if refusal is not None:
-            end(attempt, "interrupted", refusal)
-            raise Over(f"run {run.key}: {refusal}")
+        if refused is not None:
+            end(attempt, "interrupted", refused)
+            raise Over(f"run {run.key}: {refused}")
         try:
             trainer = start(attempt, place, job, threads, notice.signal)
         except OSError as error:
@@ -94,6 +101,7 @@ class Lead:
         """Wait for the trainer, then for what comes of it. Never returns: Over or RunFailed, or SystemExit where the
         job is queued again."""
         while (code := self.trainer.wait(_POLL_S)) is None:
+            self._give_sign()
             if self.notice.came:
                 self._pass_on()
             if self.place.world > 1:
@@ -104,7 +112,9 @@ class Lead:
     def stop(self) -> None:
         """Have the trainer save and end in the time that Slurm leaves it. Returns where the job is to be queued again;
         Over or RunFailed where not."""
-        limit = self.submission.notice_s - min(30.0, self.submission.notice_s / 4)
+        began, notice = time.monotonic(), self.submission.notice_s
+        spare = min(30.0, notice / 4)
+        limit = notice - spare
         self.say(f"Slurm wants the node back: waiting up to {limit:.0f} s for the trainer to save")
         self.trainer.ask()
         code, killed = self.trainer.wait(limit), None
@@ -113,6 +123,7 @@ class Lead:
             self.trainer.kill()
             code = self.trainer.wait(_DYING_S)
         self._conclude(code, asked=True, killed=killed)
+        self._ask_whether_running(began + notice - spare / 2)
 
     def end(self) -> None:
         """Note when the attempt ended, however that came about."""
@@ -150,8 +161,9 @@ class Lead:
         if self.attempt.cancelled.exists():
             raise Over(f"run {run.key} was cancelled at step {ended.step}: {ended.reason}")
         require_ours(run, self.submission.token)
+        self._require_progress(ended, asked)
         if self.number > self.submission.retries:
-            self._give_up(_used_up(self.number, self.submission))
+            self._give_up(used_up(self.submission))
         self.say(f"{ended.reason}; queueing the job again")
 
     def _settle(self, code: int | None, asked: bool, killed: str | None) -> Outcome | None:
@@ -175,7 +187,7 @@ class Lead:
         """The trainer that failed first: others fail because they have lost it. None where none is to blame."""
         if code is None:
             return None
-        ours = Death(0, code, self._saved(), time.time())
+        ours = Death(0, code, time.time())
         if self.place.world == 1 or code in (0, DIVERGED) or (_is_kill(code) and not self.pulled):
             return ours
         deadline = time.monotonic() + _TOLD_S
@@ -186,17 +198,38 @@ class Lead:
         return killed[0] if killed else others[0] if others and self.pulled else ours
 
     def _killed(self, death: Death) -> Outcome | None:
-        """A death by a signal may be chance, of the machine, say. A second one without progress is not."""
-        if death.rank == 0:
-            report(self.attempt, death)
-        before = Attempt(self.attempt.run, self.attempt.number - 1)
-        job = job_of(before) if before.number else None
-        deaths = reports(before) if job is not None and job.token == self.submission.token else []
+        """A death by a signal may be chance, of the machine, say."""
         how = why(death.code, self.attempt.rank_log(death.rank))
         how = f"rank {death.rank}: {how}" if self.place.world > 1 else how
-        if any(_is_kill(each.code) and each.saved >= death.saved for each in deaths):
-            return end(self.attempt, "failed", f"{how}, as attempt {before.number} was, with no checkpoint in between")
         return end(self.attempt, "interrupted", f"{how}; {whence(self.attempt)}")
+
+    def _require_progress(self, ended: Outcome, asked: bool) -> None:
+        """RunFailed where this attempt ended with the checkpoint that the one before had ended with, too: a third would
+        do no better. Not where either was preempted or lost its node, which says nothing of the run."""
+        submission = self.submission
+        limit = self.place.limit or self.job.started + 60 * submission.minutes
+        if self.notice.told is not None and self.notice.told < limit - submission.notice_s - _EARLY_S:
+            return
+        saved, before = self._saved(), Attempt(self.attempt.run, self.attempt.number - 1)
+        self.job = replace(self.job, saved=saved)
+        job = job_of(before)
+        if job is None or job.token != submission.token or job.saved is None or saved > job.saved:
+            return
+        remedy = "save more often (execution.checkpoint_minutes), give it more memory, or look at its nodes"
+        if asked:
+            remedy = f"raise the profile's time ({submission.minutes} min) or notice_s ({submission.notice_s} s)"
+        reason = f"{ended.reason}; no newer checkpoint than after attempt {before.number}: {remedy}"
+        failed = end(self.attempt, "failed", reason)
+        if failed is not None:
+            raise failure(self.attempt, failed)
+
+    def _give_sign(self) -> None:
+        """Touch the attempt's job.json."""
+        now = time.monotonic()
+        if now - self.beat >= _BEAT_S:
+            self.beat = now
+            with suppress(OSError):
+                os.utime(self.attempt.job)
 
     def _watch(self) -> None:
         """End our trainer where another rank's is dead: it may wait for that one for ever."""
@@ -234,9 +267,21 @@ class Lead:
         self.say(f"job {self.place.job} is queued again")
         raise SystemExit(SAVED)
 
-    def _require_running(self) -> None:
+    def _ask_whether_running(self, deadline: float) -> None:
+        """Over where Slurm has ended the job meanwhile, as a person who cancels does: a requeue would revive it. No
+        answer by then, on the monotonic clock, says nothing, and time is short: then it is queued again."""
+        while (left := deadline - time.monotonic()) > 0 and shutil.which("squeue") is not None:
+            try:
+                return self._require_running(retry=False, limit_s=left)
+            except Refused as error:
+                self._give_up(str(error))
+            except SchedulerError as error:
+                self.say(str(error))
+                time.sleep(min(_BETWEEN_S, left))
+
+    def _require_running(self, **how: Any) -> None:
         """Over unless the job only runs: what a person has cancelled, or Slurm has queued again, is left as it is."""
-        state = scheduler.call(["squeue", "--noheader", f"--jobs={self.place.job}", "--format=%T"]).strip()
+        state = scheduler.call(["squeue", "--noheader", f"--jobs={self.place.job}", "--format=%T"], **how).strip()
         if state != "RUNNING":
             self.say(f"the job is {state or 'gone'}: it is not queued again from here")
             raise Over(f"run {self.attempt.run.key} stopped: Slurm has ended job {self.place.job} ({state or 'gone'})")
@@ -252,24 +297,6 @@ class Lead:
     def _saved(self) -> int:
         checkpoint = checkpoints.resumable(self.attempt.run)
         return checkpoint.step if checkpoint else 0
-
-
-def _refusal(run: RunFolder, submission: Submission, earlier: int) -> str | None:
-    """Why no further attempt of a submission may start, None where it may."""
-    if earlier > submission.retries:
-        return _used_up(earlier, submission)
-    if submission.max_gpu_hours is not None:
-        used = gpu_hours.used(Root(run.path.parent.parent), submission.sweep)
-        if used >= submission.max_gpu_hours:
-            return (
-                f"the runs of sweep {submission.sweep} have used {used:.4g} GPU-hours, and --max-gpu-hours is "
-                f"{submission.max_gpu_hours:g}"
-            )
-    return None
-
-
-def _used_up(number: int, submission: Submission) -> str:
-    return f"the {number} attempts of this submission are used up (limits.retries: {submission.retries})"
 
 
 def _is_kill(code: int) -> bool:

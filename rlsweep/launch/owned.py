@@ -1,9 +1,10 @@
 """Whether a job may work on a run: it must be the one that the run was handed to last, and there must be work left."""
 
 from rlsweep.errors import RlsweepError
+from rlsweep.launch import gpu_hours
 from rlsweep.launch.ranks import job_of
 from rlsweep.recipe.resolved import read_resolved
-from rlsweep.store import attempts, outcome
+from rlsweep.store import attempts, ledger, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.jobs import Submission, read_submission
 from rlsweep.store.layout import Root, RunFolder
@@ -47,6 +48,22 @@ def require_ours(run: RunFolder, token: str) -> Submission:
     if submission.token != token:
         raise Over(f"run {run.key} was handed to job {submission.job} since, which does the rest")
     return submission
+
+
+def refusal(run: RunFolder, submission: Submission, earlier: int) -> str | None:
+    """Why no further attempt of a submission may start after so many, None where it may."""
+    if earlier > submission.retries:
+        return used_up(submission)
+    root = Root(run.path.parent.parent)
+    cap = ledger.cap(root.sweep(submission.sweep))
+    if cap is not None and (used := gpu_hours.used(root, submission.sweep)) >= cap:
+        return f"the runs of sweep {submission.sweep} have used {used:.4g} GPU-hours, and --max-gpu-hours is {cap:g}"
+    return None
+
+
+def used_up(submission: Submission) -> str:
+    """That no attempt of a submission is left."""
+    return f"this submission has made all its attempts (limits.retries: {submission.retries})"
 
 
 def settled(attempt: Attempt) -> Outcome | None:

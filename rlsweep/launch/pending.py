@@ -11,7 +11,7 @@ _WORDS = {
     "DependencyNeverSatisfied": "never starts: the job it was to follow did not end as needed",
     "JobArrayTaskLimit": "waits for others of its array: so many run at a time as asked for",
     "JobHeldUser": "held by its owner",
-    "JobHeldAdmin": "held by an administrator",
+    "JobHeldAdmin": "held by an administrator, who alone can release it: ask the site",
     "Licenses": "waits for a licence",
     "Cleaning": "waits until its last start is cleaned up",
     "Prolog": "its nodes are being prepared",
@@ -70,8 +70,8 @@ def why(job: Job) -> str:
 
 
 def release(job: Job) -> str | None:
-    """The command that lets a held job go, None where it isn't held."""
-    return f"scontrol release {job.id}" if job.held else None
+    """The command that lets a held job go, None where it isn't held, or its owner can't release it."""
+    return f"scontrol release {job.id}" if job.held and job.reason != "JobHeldAdmin" else None
 
 
 def _limit(code: str) -> str | None:

@@ -28,6 +28,7 @@ from rlsweep.launch.ranks import here, meeting_point
 from rlsweep.launch.scheduler import Refused
 from rlsweep.launch.script import Resources, Script, refuse_path, resources
 from rlsweep.launch.stop import Stop
+from rlsweep.launch.submit import require_own
 from rlsweep.recipe.resolved import dump
 from rlsweep.recipe.schema import Recipe
 from rlsweep.store.files import write_json, write_text
@@ -125,12 +126,14 @@ def probe(cluster: Cluster, root: Root, nodes: int | None, recipe: Recipe | None
     """Submit the job, wait until all nodes have reported or the job is over, and say what they found.
 
     `nodes` is by default as many as a run of `recipe` takes, else 1; `say` gets lines for people while it waits.
-    UsageError where the profile is local, or can't hold the recipe; Refused with the scheduler's words where it takes
-    no such job; SchedulerError where it can't be reached; Interrupted, with the job cancelled, on Ctrl-C.
+    UsageError where the profile is local or can't hold the recipe, or the root is another user's; Refused with the
+    scheduler's words where it takes no such job; SchedulerError where it can't be reached; Interrupted, with the job
+    cancelled, on Ctrl-C.
     """
     if cluster.executor != "slurm":
         raise UsageError(f"profile {cluster.name} has executor: local: runs stay on this machine, no job is submitted")
     refuse_path(root.path)
+    require_own(root)
     needed = _resources(cluster, nodes, recipe)
     token = secrets.token_hex(5)
     folder = probe_folder(root, token)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
+from rlsweep.launch.scheduler import RANKS
 from rlsweep.recipe.fields import check
 from rlsweep.recipe.nodes import Node
 
@@ -26,14 +27,20 @@ _TYPE = re.compile(r"[A-Za-z0-9_.+-]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CLOCK = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<hours>\d{1,4}):(?P<minutes>\d\d):(?P<seconds>\d\d)")
 _TIME = f"minutes or a text d-hh:mm:ss or hh:mm:ss, more than 0 and at most {LONGEST // DAY} days"
-_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SIZES = re.compile(r"-[nN].*|--nt.*|--nodes(=.*)?")
+"""Arguments of srun that say how many tasks or nodes there are; srun takes --ntasks cut short, too."""
 _SECRET = re.compile(
     r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY)(_|$)|(^|_)(API|ACCESS|PRIVATE|SECRET)_KEY(_|$)|_KEY$"
 )
 _SECRET_PLACE = re.compile(r"_(PATH|FILE|DIR)$")
 _LOGIN = re.compile(r"://[^/@\s]+:[^/@\s]+@")
+_CREDENTIAL = re.compile(
+    r"\b(gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abps]-|AKIA)(?=[A-Za-z_-]*\d)[A-Za-z0-9_-]{12,}"
+)
+"""What tokens of GitHub, GitLab, Hugging Face, OpenAI, Anthropic, Slack and AWS begin with, and go on like."""
 _ASSIGNED = re.compile(r"""\b([A-Za-z_][A-Za-z0-9_]*)=(?!["']?[$`])["']?\S""")
 _EXPANDED = re.compile(r"\$[A-Za-z_{(]|`|^~")
+_CONTROL = re.compile(r".*;|[|&<>]+.*")
 _EXPORT_IT = "a profile is a file that others read: export it in the shell that submits, sbatch hands it on to the job"
 
 
@@ -111,12 +118,16 @@ def _interpreter(node: Node, path: str) -> str | None:
         words = shlex.split(value)
     except ValueError as error:
         _refuse(node, path, f"not shell words: {str(error).lower()}")
-    if not words or not value.isprintable() or any(_EXPANDED.search(word) for word in words):
+    if (
+        not words
+        or not value.isprintable()
+        or any(_EXPANDED.search(word) or _CONTROL.fullmatch(word) for word in words)
+    ):
         _refuse(
             node,
             path,
             "it must be a path, or shell words that start python (a path with spaces in quotes of its own); "
-            "variables and ~ are not expanded",
+            "variables and ~ are not expanded, and no shell reads ; or |",
         )
     return value
 
@@ -143,6 +154,8 @@ def _shell_line(node: Node, path: str) -> str:
     for match in _ASSIGNED.finditer(line):
         if _looks_secret(match[1]):
             raise node.place.error(path, f"{match[1]} looks like a credential; {_EXPORT_IT}")
+    if found := _CREDENTIAL.search(line):
+        raise node.place.error(path, f"it holds a credential ({found[1]}...); {_EXPORT_IT}")
     return line
 
 
@@ -150,6 +163,13 @@ def _srun(node: Node, path: str) -> tuple[str, ...]:
     found = _list(node, path, lambda each, at: _text(each, at, "an argument of srun, as in --container-image=..."))
     if found and not found[0].startswith("-"):
         _refuse(node, path, f"{found[0]!r} is no option of srun; options begin with a dash")
+    wrong = next((each for each in found if _SIZES.fullmatch(each)), None)
+    if wrong is not None:
+        _refuse(
+            node,
+            path,
+            f"{wrong} says how many tasks or nodes there are, which follows from the run: one task a node",
+        )
     return found
 
 
@@ -158,11 +178,15 @@ def check_variable(node: Node, path: str) -> str:
     name = path.removeprefix("environment.")
     if not _NAME.fullmatch(name):
         raise node.place.error(path, f"{name!r} can't name a variable; valid: letters, digits and _, no digit first")
-    if name in _RANKS:
+    if RANKS.fullmatch(name):
         raise node.place.error(path, f"{name} is set for each process of a run by rlsweep; leave it out")
+    if name.startswith("SBATCH_"):
+        raise node.place.error(path, f"{name}: options of sbatch are keys of the profile, and no variable reaches it")
     value = _text(node, path, "a text; an empty one is ''")
     if _looks_secret(name):
         raise node.place.error(path, f"{name} looks like a credential; {_EXPORT_IT}")
+    if found := _CREDENTIAL.search(value):
+        raise node.place.error(path, f"{name} holds a credential ({found[1]}...); {_EXPORT_IT}")
     if _LOGIN.search(value):
         raise node.place.error(path, f"{name} holds a password (user:password@); {_EXPORT_IT}")
     if _EXPANDED.search(value):

@@ -49,29 +49,36 @@ class Job:
     """When it was started last, or is expected to start, unix seconds."""
 
 
-def read_jobs(submissions: Sequence[Submission], user: int | None = None) -> dict[str, Job]:
+def read_jobs(
+    submissions: Sequence[Submission], user: int | None = None, queue: Sequence[Job] | None = None
+) -> dict[str, Job]:
     """Jobs of these submissions by id, those the scheduler doesn't know left out. At most two scheduler calls.
 
     A job of that id with another name is somebody else's (ids are recycled) and left out. `user` is whom the jobs
-    belong to where that isn't the caller. SchedulerError where the controller can't be asked; where it is only the
-    accounting that can't be, jobs that it would know are UNKNOWN.
+    belong to where that isn't the caller, `queue` what `jobs_of_user` has said of that one already. SchedulerError
+    where the controller can't be asked; where it is only the accounting that can't be, jobs that it would know are
+    UNKNOWN.
     """
     wanted = {submission.job: submission for submission in sorted(submissions, key=lambda each: each.time)}
     if not wanted:
         return {}
-    users = {os.getuid()} | ({user} if user is not None and _has_account(user) else set())
-    whose = ",".join(str(number) for number in sorted(users))
-    found = {job.id: job for job in _queue(f"--user={whose}") if _belongs(job, wanted)}
+    listed = jobs_of_user(user) if queue is None else queue
+    found = {job.id: job for job in listed if _belongs(job, wanted)}
     missing = [submission for job, submission in wanted.items() if job not in found]
     kept = [submission for submission in missing if submission.accounting != "none"]
     if kept:
         try:
-            found.update(_over(kept, whose))
+            found.update(_over(kept, _users(user)))
         except (SchedulerError, Refused) as error:
             for submission in kept:
                 words = f"the accounting can't be asked ({' '.join(str(error).split())})"
                 found[submission.job] = Job(submission.job, submission.name, UNKNOWN, words, "", held=False)
     return found
+
+
+def jobs_of_user(user: int | None = None) -> list[Job]:
+    """All jobs of the caller, and of another user, that squeue knows, array elements one by one. One call."""
+    return _queue(f"--user={_users(user)}")
 
 
 def own_jobs() -> list[Job]:
@@ -99,6 +106,12 @@ def elements(id: str) -> list[str]:
             first, last, step = int(bounds[1]), int(bounds[2] or bounds[1]), int(bounds[3] or 1)
             found += [f"{parent}_{number}" for number in range(first, last + 1, max(1, step))]
     return found
+
+
+def _users(user: int | None) -> str:
+    """The caller and another user, as squeue and sacct take them."""
+    users = {os.getuid()} | ({user} if user is not None and _has_account(user) else set())
+    return ",".join(str(number) for number in sorted(users))
 
 
 def _queue(whose: str) -> list[Job]:

@@ -6,7 +6,6 @@ A rank whose trainer died writes `rank-R.json`.
 
 import os
 import random
-import re
 import signal
 import socket
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from rlsweep.errors import RlsweepError
+from rlsweep.launch.scheduler import RANKS
 from rlsweep.store import attempts
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json, write_json
@@ -26,10 +26,6 @@ from rlsweep.store.outcome import DIVERGED, SAVED
 
 _PORTS = range(15_000, 32_000)
 """Below those that a kernel gives to outgoing connections, which come and go while a trainer starts."""
-_RANKS = re.compile(
-    r"(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|(TORCHELASTIC|PMI|PMIX|OMPI|MV2)_.*"
-)
-"""Variables that torch or accelerate take for a process group; a site's MPI makes a rank of every task."""
 
 ENDED_WELL = (0, SAVED, DIVERGED)
 """Exit codes of a trainer that says in the outcome how it ended."""
@@ -48,15 +44,16 @@ class Place:
     rank: int
     world: int
     nodes: tuple[str, ...]
+    limit: float | None = None
+    """When Slurm ends the job, unix seconds; None where it doesn't say, as before version 23.02."""
 
 
 @dataclass(frozen=True)
 class Death:
-    """How a rank's trainer ended: exit code, negative for a signal, and the step that the run would go on from."""
+    """How a rank's trainer ended: exit code, negative for a signal."""
 
     rank: int
     code: int
-    saved: int
     time: float
 
 
@@ -66,7 +63,15 @@ def here() -> Place:
 
     found: Any = SlurmJobEnvironment()
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    return Place(found.job_id, restart, found.global_rank, found.num_tasks, tuple(found.hostnames))
+    limit = os.environ.get("SLURM_JOB_END_TIME", "")
+    return Place(
+        job=found.job_id,
+        restart=restart,
+        rank=found.global_rank,
+        world=found.num_tasks,
+        nodes=tuple(found.hostnames),
+        limit=float(limit) if limit.isdecimal() else None,
+    )
 
 
 def meeting_point(place: Place) -> tuple[str, int]:
@@ -84,7 +89,7 @@ def meeting_point(place: Place) -> tuple[str, int]:
 
 def variables(place: Place, job: AttemptJob) -> dict[str, str]:
     """The environment of this rank's trainer: what torch takes for a process group only where there are several."""
-    kept = {name: value for name, value in os.environ.items() if not _RANKS.fullmatch(name)}
+    kept = {name: value for name, value in os.environ.items() if not RANKS.fullmatch(name)}
     if place.world == 1:
         return kept
     return {

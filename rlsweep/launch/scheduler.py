@@ -1,6 +1,7 @@
 """Commands of Slurm: called with a time limit, tried again where the controller is busy."""
 
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -17,10 +18,12 @@ _PATIENCE_S = 15.0
 _FOREIGN = ("SLURM", "SBATCH_", "SQUEUE_", "SACCT_", "SALLOC_", "SCANCEL_", "SCONTROL_", "SINFO_", "SRUN_", "SUBMITIT_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """Where the scheduler is, and who is asking."""
-_RANKS = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_ADDR", "MASTER_PORT"),
-    *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE"),
+RANKS = re.compile(
+    r"(LOCAL_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|PMI_\w+"
+    r"|PMIX_(RANK|NAMESPACE|SERVER\w*)|MPI_LOCAL\w+|(OMPI|MV2)_COMM_WORLD_\w+"
 )
+"""Names of variables that make a process one rank of several: what torch and accelerate take for a process group, and
+what a site's MPI gives to every task. Settings of an MPI (OMPI_MCA_..., PMIX_MCA_...) are none."""
 
 _BUSY = (
     "unable to contact slurm controller",
@@ -61,20 +64,27 @@ class Refused(RlsweepError):
     """The scheduler answered, and said no: its words."""
 
 
-def call(arguments: Sequence[str], *, retry: bool = True, variables: Mapping[str, str] | None = None) -> str:
+def call(
+    arguments: Sequence[str],
+    *,
+    retry: bool = True,
+    variables: Mapping[str, str] | None = None,
+    limit_s: float = _LIMIT_S,
+) -> str:
     """Stdout of one command. SchedulerError (exit 4) where it isn't installed, doesn't answer or the controller is
     down; `Refused` with the scheduler's own words where it answered no.
 
     `retry`: whether it may be given again where no answer came, though it may have been carried out: not for sbatch.
-    `variables` are added to its environment.
+    `variables` are added to its environment. `limit_s`: how long each try may take.
     """
-    # Not in `environment`: sbatch would hand the language on to the job.
-    around = {**environment(), "LC_ALL": "C.UTF-8", **(variables or {})}
+    # sbatch hands its environment on to the job, whose language stays that of the person who submits.
+    language = {} if arguments[0] == "sbatch" else {"LC_ALL": "C.UTF-8"}
+    around = {**environment(), **language, **(variables or {})}
     began = time.monotonic()
     waits = iter(_WAITS_S if retry else ())
     while True:
         try:
-            return _once(arguments, around)
+            return _once(arguments, around, limit_s)
         except _NoAnswer as error:
             wait = next(waits, None)
             if wait is None or time.monotonic() - began > _PATIENCE_S:
@@ -90,7 +100,7 @@ def environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _KEPT or not (name.startswith(_FOREIGN) or name in _RANKS)
+        if name in _KEPT or not (name.startswith(_FOREIGN) or RANKS.fullmatch(name))
     }
 
 
@@ -98,13 +108,13 @@ class _NoAnswer(Exception):
     """It may work in a moment: the scheduler's words."""
 
 
-def _once(arguments: Sequence[str], around: dict[str, str]) -> str:
+def _once(arguments: Sequence[str], around: dict[str, str], limit_s: float) -> str:
     try:
         done = subprocess.run(
             list(arguments),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=_LIMIT_S,
+            timeout=limit_s,
             env=around,
             start_new_session=True,  # the terminal's Ctrl-C must not cut off an sbatch whose job was taken
         )
@@ -116,7 +126,7 @@ def _once(arguments: Sequence[str], around: dict[str, str]) -> str:
     except PermissionError as error:
         raise SchedulerError(f"{arguments[0]}: can't be run here ({error.strerror})") from error
     except subprocess.TimeoutExpired:
-        raise _NoAnswer(f"no answer within {_LIMIT_S:.0f} s") from None
+        raise _NoAnswer(f"no answer within {limit_s:.0f} s") from None
     if done.returncode == 0:
         return done.stdout.decode(errors="replace")
     words = done.stderr.decode(errors="replace").strip() or done.stdout.decode(errors="replace").strip()

@@ -54,6 +54,9 @@ class Script:
     """Elements of the array; a single one is a plain job."""
     parallel: int | None = None
     """Most elements at a time; None: all."""
+    follows: bool = False
+    """Whether it starts after other jobs, whose ids are told on the command line: nobody can preview one that does not
+    exist yet."""
     hold: bool = True
     """Whether the job waits until it is released: then it can't start before all about it is on disk."""
 
@@ -76,7 +79,6 @@ class Script:
         self.folder.mkdir(parents=True, exist_ok=True)
         pickles = [self.folder / f"{uuid.uuid4().hex}.pkl" for _ in calls]
         file = self.folder / "submission.sh"
-        # Which job it is to follow is no part of the script: nobody can preview an id that does not exist yet.
         following = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         try:
             for path, each in zip(pickles, calls, strict=True):
@@ -123,6 +125,14 @@ def resources(recipe: Recipe, cluster: Cluster) -> Resources:
             f"(profile {cluster.name}); valid near it: {each * nodes} or {(each - 1) * nodes}"
         )
     return Resources(nodes, each, cluster.cpus_per_node)
+
+
+def occupied(recipe: Recipe, cluster: Cluster) -> int:
+    """Devices that a run's job keeps from all others: those it trains on, with `exclusive` all of its nodes'."""
+    devices, per_node = recipe.execution.devices, cluster.gpus.per_node
+    if recipe.execution.device == "cpu" or not cluster.exclusive or per_node is None:
+        return devices
+    return -(-devices // per_node) * per_node
 
 
 def refuse_path(path: Path) -> None:

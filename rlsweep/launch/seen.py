@@ -1,5 +1,6 @@
 """The state of a run from its folder, its process and the scheduler together."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from rlsweep.store.attempts import Attempt
 from rlsweep.store.jobs import Submission, read_attempt_job, read_submission
 from rlsweep.store.layout import Root, RunFolder, SweepFolder
 from rlsweep.store.outcome import Outcome
-from rlsweep.store.state import Seen, State
+from rlsweep.store.state import Seen, State, host_of
 from rlsweep.store.state import look as look_at_folder
 
 _SKEW_S = 30.0
@@ -31,7 +32,7 @@ _ENDS: dict[str, tuple[State, str]] = {
 }
 """What a run is whose job ended so and whose attempt left no outcome, and what became of the job."""
 
-_NOISE = ("srun: ", "submitit ", "slurmstepd: ")
+_NOISE = re.compile(r"srun: |submitit |slurmstepd\S*: ")
 """Lines that stand behind the reason in a job's log."""
 
 
@@ -65,6 +66,11 @@ def jobs_of(runs: Sequence[RunFolder]) -> dict[str, Job]:
 
     SchedulerError where it can't be asked.
     """
+    return read_jobs(*unsettled(runs))
+
+
+def unsettled(runs: Sequence[RunFolder]) -> tuple[list[Submission], int | None]:
+    """Submissions of the runs here that were handed to a job and are not over, and whose they are."""
     asked: list[Submission] = []
     owner: int | None = None
     for run in runs:
@@ -73,7 +79,7 @@ def jobs_of(runs: Sequence[RunFolder]) -> dict[str, Job]:
             if submission is not None and not _told(run, submission).over:
                 asked.append(submission)
                 owner = run.submission.stat().st_uid if owner is None else owner
-    return read_jobs(asked, owner)
+    return asked, owner
 
 
 _SETTLED: tuple[State, ...] = ("running", "finished", "diverged")
@@ -179,7 +185,7 @@ def _working(told: _Told, job: Job, step: int) -> Seen:
     else:
         again = f", attempt {attempt.number} reached step {step}" if told.own and attempt is not None and step else ""
         reason = f"starting{place}{again}"
-    return Seen("running", reason, step, host=_host(attempt) if present else None)
+    return Seen("running", reason, step, host=host_of(attempt) if present else None)
 
 
 def _ended(run: RunFolder, told: _Told, job: Job, step: int) -> Seen:
@@ -187,17 +193,17 @@ def _ended(run: RunFolder, told: _Told, job: Job, step: int) -> Seen:
     attempt = told.attempt if told.own or told.later else None
     ended = told.ended if attempt is not None else None
     if ended is not None and ended.state == "failed":
-        return Seen("failed", ended.reason, step, host=_host(attempt))
+        return Seen("failed", ended.reason, step, host=host_of(attempt))
     # Why a job ended by itself is told by its last words. To one that was ended by others they add nothing.
     says = _last_words(run, told.submission) if state == "failed" or job.state == "COMPLETED" else ""
     if ended is not None and state != "failed":  # saved, and then not queued again
-        return Seen("interrupted", f"its job {job.id} {became}{says}; {ended.reason}", step, host=_host(attempt))
+        return Seen("interrupted", f"its job {job.id} {became}{says}; {ended.reason}", step, host=host_of(attempt))
     if attempt is not None and ended is None:
         if attempt.cancelled.exists():
             state, became = _ENDS["CANCELLED"]
         damage = f" ({told.damage})" if told.damage else ""
         reason = f"its job {job.id} {became}, attempt {attempt.number} left no outcome{damage}{says}"
-        return Seen(state, reason, step, host=_host(attempt))
+        return Seen(state, reason, step, host=host_of(attempt))
     if attempt is None and job.state == "COMPLETED":
         if told.ended is not None and told.ended.state in ("finished", "diverged"):  # and so there was nothing to do
             return Seen(told.ended.state, told.ended.reason, told.ended.step)
@@ -219,13 +225,13 @@ def _gone(run: RunFolder, told: _Told, job: Job | None, step: int) -> Seen:
     ended = told.ended if attempt is not None else None
     if ended is not None:
         reason = ended.reason if ended.state == "failed" else f"{ended.reason}; {gone}"
-        return Seen(ended.state, reason, step, host=_host(attempt))
+        return Seen(ended.state, reason, step, host=host_of(attempt))
     if attempt is not None and attempt.cancelled.exists():
-        return Seen("interrupted", f"cancelled; {gone}", step, host=_host(attempt))
+        return Seen("interrupted", f"cancelled; {gone}", step, host=host_of(attempt))
     left = f"; attempt {attempt.number} left no outcome" if attempt is not None else ""
     if told.damage:
         left += f" ({told.damage})"
-    return Seen("lost", gone + left + _last_words(run, told.submission), step, host=_host(attempt))
+    return Seen("lost", gone + left + _last_words(run, told.submission), step, host=host_of(attempt))
 
 
 def _last_words(run: RunFolder, submission: Submission) -> str:
@@ -233,7 +239,7 @@ def _last_words(run: RunFolder, submission: Submission) -> str:
     folder = SweepFolder(Root(run.path.parents[1]).sweeps / submission.sweep).jobs / submission.token
     for name in (f"{submission.job}_0_log.err", f"{submission.job}_0_log.out"):  # as submitit calls them
         with suppress(OSError):
-            lines = [line for line in tail(folder / name, 50) if not line.startswith(_NOISE)]
+            lines = [line for line in tail(folder / name, 50) if not _NOISE.match(line)]
             if lines:
                 return f": {lines[-1]}"
     return ""
@@ -246,10 +252,3 @@ def _started(attempt: Attempt) -> float:
         with suppress(OSError):
             return attempt.path.stat().st_mtime
     return 0.0
-
-
-def _host(attempt: Attempt | None) -> str | None:
-    try:
-        return None if attempt is None else str(attempts.read_identity(attempt.process)["host"])
-    except (FileNotFoundError, RlsweepError):
-        return None

@@ -13,22 +13,20 @@ from dataclasses import dataclass, field
 from rlsweep.errors import SchedulerError, UsageError
 from rlsweep.launch import chunks, gpu_hours, queue, site
 from rlsweep.launch.cancel import cancel
-from rlsweep.launch.chunks import Chunk
+from rlsweep.launch.chunks import Chunk, Tokens
 from rlsweep.launch.cluster import Cluster
-from rlsweep.launch.plan import ACTIONS, TO_START, Action, Planned, decide, no_longer_asked_for
+from rlsweep.launch.plan import ACTIONS, TO_START, Action, Dropped, Planned, survey
 from rlsweep.launch.recover import drop, recover, release
 from rlsweep.launch.scheduler import Refused
-from rlsweep.launch.script import Script, refuse_path, resources
-from rlsweep.launch.seen import jobs_of, look
+from rlsweep.launch.script import Script, occupied, refuse_path, resources
 from rlsweep.launch.site import Problem, Site
 from rlsweep.launch.stop import Stop
-from rlsweep.launch.submit import at_once, submitting
-from rlsweep.launch.submit import submit as write_down
+from rlsweep.launch.submit import at_once, submitting, write_down
 from rlsweep.launch.task import Train
 from rlsweep.store import ledger
 from rlsweep.store.claim import Claim
-from rlsweep.store.jobs import Submission, read_submission, write_submission
-from rlsweep.store.layout import Root, RunFolder, SweepFolder
+from rlsweep.store.jobs import Submission, write_submission
+from rlsweep.store.layout import Root, SweepFolder
 from rlsweep.sweep.expand import Sweep
 
 Say = Callable[[str], None]
@@ -46,7 +44,6 @@ class Submitted:
     """Ids of the jobs that were submitted and released."""
     rest: dict[Action, int]
     """How many were skipped and left."""
-    pruned: int
     not_submitted: int
     why: str | None
     """The scheduler's words where it took no more jobs."""
@@ -60,8 +57,9 @@ def submit(
 ) -> Submitted:
     """Hand all runs that are to start to Slurm, and return; nobody waits for them here.
 
-    UsageError, before anything is written, where the profile doesn't fit the site or the cap on GPU-hours is reached;
-    SchedulerError where the controller can't be reached: the same command goes on where this one ended.
+    UsageError, before anything is submitted, where the profile doesn't fit the site or the cap on GPU-hours is
+    reached; SchedulerError where the controller can't be reached: the same command goes on where this one ended.
+    `max_gpu_hours` holds for the sweep from now on, for what is in Slurm already too; None: the cap that it has.
     """
     refuse_path(root.path)
     here = site.ask()
@@ -77,37 +75,33 @@ def misfits(sweep: Sweep, cluster: Cluster, here: Site) -> list[Problem]:
     return site.problems(cluster, here, nodes)
 
 
-def preview(sweep: Sweep, root: Root, decisions: Sequence[Planned], cluster: Cluster, largest: int) -> list[Script]:
+def preview(
+    sweep: Sweep,
+    root: Root,
+    decisions: Sequence[Planned],
+    cluster: Cluster,
+    largest: int,
+    dropped: Sequence[Dropped] = (),
+) -> list[Script]:
     """The scripts that `submit` would submit for these decisions, in order."""
     folder = root.sweep(sweep.name)
-    number = len(ledger.submissions(folder))
+    tokens = _tokens(folder, root)
     return [
-        chunks.script(chunk, cluster, root, folder, chunks.token(root, sweep.name, chunk.keys, number + place))
-        for place, chunk in enumerate(_cut(decisions, cluster, largest))
+        chunks.script(chunk, cluster, root, folder, tokens.next(chunk.keys))
+        for chunk in _cut(decisions, dropped, cluster, largest)
     ]
 
 
-def cancel_dropped(sweep: Sweep, root: Root) -> list[str]:
-    """Cancel jobs of this sweep whose runs it no longer asks for, unless another sweep does; keys of the runs."""
-    others = {
-        intent.run_key for folder in root.all_sweeps() if folder.name != sweep.name for intent in ledger.wanted(folder)
-    }
-    found = []
-    for intent in no_longer_asked_for(sweep, root):
-        run = root.run(intent.run_key)
-        submission = read_submission(run)
-        if submission is not None and submission.sweep == sweep.name and run.key not in others:
-            found.append(run)
-    jobs = jobs_of(found)
-    live = [run for run in found if look(run, jobs).state in ("pending", "running") and _job(run) in jobs]
-    if live:
-        cancel(live, wait_s=0)
-    return [run.key for run in live]
-
-
-def _job(run: RunFolder) -> str | None:
-    submission = read_submission(run)
-    return None if submission is None else submission.job
+def cancel_dropped(dropped: Sequence[Dropped], root: Root, sweep: str) -> list[Dropped]:
+    """Cancel the jobs of runs that their sweep no longer asks for, unless another sweep does; those cancelled."""
+    jobs = [each for each in dropped if each.job is not None]
+    if not jobs:
+        return []
+    elsewhere = [ledger.wanted(folder) for folder in root.all_sweeps() if folder.name != sweep]
+    others = {intent.run_key for intents in elsewhere for intent in intents}
+    found = [each for each in jobs if each.intent.run_key not in others]
+    cancel([root.run(each.intent.run_key) for each in found], wait_s=0)
+    return found
 
 
 def _refuse_misfit(sweep: Sweep, cluster: Cluster, here: Site) -> None:
@@ -116,10 +110,16 @@ def _refuse_misfit(sweep: Sweep, cluster: Cluster, here: Site) -> None:
         raise UsageError(f"profile {cluster.name} doesn't fit this site: " + "; ".join(wrong))
 
 
-def _cut(decisions: Collection[Planned], cluster: Cluster, largest: int) -> list[Chunk]:
+def _cut(decisions: Collection[Planned], dropped: Collection[Dropped], cluster: Cluster, largest: int) -> list[Chunk]:
     runs = [planned.run for planned in decisions if planned.action in TO_START]
-    active = sum(planned.job is not None for planned in decisions)
-    return chunks.cut(runs, cluster, largest, active)
+    jobs = [each.job for each in decisions] + [each.job for each in dropped]
+    left = [job for job in jobs if job is not None]
+    return chunks.cut(runs, cluster, largest, left)
+
+
+def _tokens(folder: SweepFolder, root: Root) -> Tokens:
+    handed = ledger.submissions(folder)
+    return Tokens(root, folder.name, {each.token for each in handed}, len(handed))
 
 
 @dataclass
@@ -132,8 +132,6 @@ class _Submitter:
     claim: Claim
     max_gpu_hours: float | None
     done: list[tuple[Chunk, ledger.Handed]] = field(default_factory=list)
-    number: int = 0
-    """Submissions in the ledger so far."""
 
     @property
     def folder(self) -> SweepFolder:
@@ -147,14 +145,17 @@ class _Submitter:
         if found.released:
             self.say(f"released what an earlier submission had left on hold: {', '.join(found.released)}")
         self._tell_held(found.held)
-        decisions = decide(self.sweep, self.root)
-        if self.max_gpu_hours is not None:
-            estimate = gpu_hours.estimate(self.root, self.sweep.name, decisions, self.cluster)
-            gpu_hours.refuse_above(self.max_gpu_hours, estimate)
-        parts = _cut(decisions, self.cluster, self.site.max_array_size)
+        decisions, dropped = survey(self.sweep, self.root)
+        pruned = cancel_dropped(dropped, self.root, self.sweep.name) if prune else []
+        if pruned:
+            self.say(f"{len(pruned)} cancelled, no longer asked for")
+        left = [each for each in dropped if each not in pruned]
+        self._refuse_above_cap(decisions)
+        parts = _cut(decisions, left, self.cluster, self.site.max_array_size)
         write_down(self.sweep, self.root, decisions)
-        pruned = cancel_dropped(self.sweep, self.root) if prune else []
-        self.number = len(ledger.submissions(self.folder))
+        if self.max_gpu_hours not in (None, ledger.cap(self.folder)):
+            row = {"kind": "cap", "time": time.time(), "max_gpu_hours": self.max_gpu_hours}
+            ledger.append(self.folder, [row])
         with Stop() as stop:
             why = self._hand_all(parts, stop)
             interrupted = stop.asked > 0
@@ -164,39 +165,47 @@ class _Submitter:
             submitted=submitted,
             jobs=tuple(handed.job for _, handed in self.done if handed.job is not None),
             rest={each: sum(p.action == each for p in decisions) for each in ACTIONS if each not in TO_START},
-            pruned=len(pruned),
             not_submitted=sum(len(chunk.runs) for chunk in parts) - submitted,
             why=why,
             invalid=invalid,
             interrupted=interrupted,
         )
 
+    def _refuse_above_cap(self, decisions: Sequence[Planned]) -> None:
+        cap = self.max_gpu_hours or ledger.cap(self.folder)
+        gpu_hours.refuse_above(cap, gpu_hours.estimate(self.root, self.sweep.name, decisions, self.cluster))
+
     def _hand_all(self, parts: Sequence[Chunk], stop: Stop) -> str | None:
         """Submit the chunks and release their jobs; the scheduler's words where it refused one."""
         why = None
         try:
+            tokens = self._free_tokens()
             for chunk in parts:
                 if stop.asked:
                     break
                 self.claim.refresh()
-                self._hand(chunk, self._after(chunk))
+                self._hand(chunk, tokens, self._after(chunk))
         except Refused as error:
             why = str(error)
-        except SchedulerError:
-            raise  # a release would not get through either; the next command sees to it
-        except BaseException:  # a full disk, say: what stands is whole
+        except BaseException:  # no answer, or a full disk, say: what stands is whole
             self._release()
             raise
         self._release()
         return why
 
+    def _free_tokens(self) -> Tokens:
+        tokens = _tokens(self.folder, self.root)
+        if not tokens.taken:  # jobs of an earlier ledger of this place may be there still, one that was deleted
+            tokens.taken |= {job.name.rpartition(":")[2] for job in queue.own_jobs()}
+        return tokens
+
     def _after(self, chunk: Chunk) -> list[str]:
         job = None if chunk.after is None else self.done[chunk.after][1].job
-        return [] if job is None else [job]
+        return [*chunk.behind, *([] if job is None else [job])]
 
-    def _hand(self, chunk: Chunk, after: Sequence[str]) -> None:
+    def _hand(self, chunk: Chunk, tokens: Tokens, after: Sequence[str]) -> None:
         for last in [False] * (_TRIES - 1) + [True]:
-            handed = self._begin(chunk)
+            handed = self._begin(chunk, tokens.next(chunk.keys))
             script = chunks.script(chunk, self.cluster, self.root, self.folder, handed.token)
             calls = [Train(str(self.root.run(key).path), handed.token) for key in handed.runs]
             try:
@@ -213,11 +222,9 @@ class _Submitter:
             self._end(chunk, handed, job)
             return
 
-    def _begin(self, chunk: Chunk) -> ledger.Handed:
-        token = chunks.token(self.root, self.sweep.name, chunk.keys, self.number)
+    def _begin(self, chunk: Chunk, token: str) -> ledger.Handed:
         row = {"kind": "submitting", "time": time.time(), "token": token, "cluster": self.cluster.name}
         ledger.append(self.folder, [{**row, "runs": chunk.keys}])
-        self.number += 1
         return ledger.Handed(token, "submitting", self.cluster.name, tuple(chunk.keys), None)
 
     def _end(self, chunk: Chunk, handed: ledger.Handed, job: str) -> None:
@@ -229,11 +236,11 @@ class _Submitter:
                 cluster=self.cluster.name,
                 job=job if len(chunk.runs) == 1 else f"{job}_{place}",
                 time=now,
-                devices=run.recipe.execution.devices,
+                devices=occupied(run.recipe, self.cluster),
                 nodes=chunk.resources.nodes,
                 minutes=self.cluster.minutes,
                 retries=self.cluster.limits.retries,
-                max_gpu_hours=self.max_gpu_hours,
+                max_gpu_hours=None,
                 accounting=self.site.accounting,
                 notice_s=self.cluster.notice_s,
             )
@@ -248,7 +255,11 @@ class _Submitter:
 
     def _release(self) -> None:
         handed = [each for _, each in self.done]
-        self._tell_held(release(self.folder, handed, [each.job for each in handed if each.job is not None]))
+        ids = [each.job for each in handed if each.job is not None]
+        try:
+            self._tell_held(release(self.folder, handed, ids))
+        except SchedulerError as error:
+            raise SchedulerError(f"{error}; on hold until then: {', '.join(ids)}") from error
 
     def _tell_held(self, ids: Sequence[str]) -> None:
         if ids:

@@ -1,14 +1,15 @@
 """Status of a sweep: what its ledger wants, and what folders, processes and the scheduler say about it now."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlsweep.errors import RlsweepError, SchedulerError
 from rlsweep.launch.eta import seconds_to_go
-from rlsweep.launch.queue import Job
-from rlsweep.launch.seen import jobs_of, look
+from rlsweep.launch.leftover import Leftover, find
+from rlsweep.launch.queue import Job, jobs_of_user, read_jobs
+from rlsweep.launch.seen import look, unsettled
 from rlsweep.store import ledger
 from rlsweep.store.files import describe
 from rlsweep.store.journal import newest_rows
@@ -49,25 +50,50 @@ class Status:
     runs: list[RunStatus]
     scheduler_error: SchedulerError | None = None
     """Why the scheduler could not be asked about runs that were handed to it: of those it is what folders say."""
+    replaced: Sequence[RunStatus] = ()
+    """Runs that others of the same name have replaced, where their jobs still wait or are at work."""
+    cut_short: Sequence[str] = ()
+    """Ids of jobs on hold that a submitter has left which died: no run knows of them."""
 
 
 def status(sweep: SweepFolder, root: Root) -> Status:
     """Status of all runs that a sweep wants. Asks the scheduler with two calls at most."""
     wanted = ledger.wanted(sweep)
     folders = [root.run(intent.run_key) for intent in wanted]
+    left = find(sweep, root, wanted)
     jobs: Mapping[str, Job] | None = None
+    queue: Sequence[Job] = ()
     failure: SchedulerError | None = None
     try:
-        jobs = jobs_of(folders)
+        queue, jobs = _ask(folders, left)
     except SchedulerError as error:
         failure = error
-    return Status([_of_run(intent, folder, jobs) for intent, folder in zip(wanted, folders, strict=True)], failure)
+    return Status(
+        [_of_run(intent, folder, jobs) for intent, folder in zip(wanted, folders, strict=True)],
+        failure,
+        [_of_replaced(intent, root.run(intent.run_key), job) for intent, job in left.living(queue)],
+        left.held(queue),
+    )
 
 
 def counts(runs: list[RunStatus]) -> dict[State, int]:
     """How many runs are in each state that occurs."""
     found = {state: sum(run.state == state for run in runs) for state in STATES}
     return {state: number for state, number in found.items() if number}
+
+
+def _ask(runs: Sequence[RunFolder], left: Leftover) -> tuple[Sequence[Job], Mapping[str, Job]]:
+    """The queue, and what became of the jobs of runs. No call where none was handed to a job."""
+    submissions, owner = unsettled(runs)
+    if not submissions and not left.any:
+        return (), {}
+    queue = jobs_of_user(left.sweep.ledger.stat().st_uid if owner is None else owner)
+    return queue, read_jobs(submissions, owner, queue)
+
+
+def _of_replaced(intent: Intent, folder: RunFolder, job: Job) -> RunStatus:
+    found = _of_run(intent, folder, {job.id: job})
+    return replace(found, reason=f"no longer asked for; {found.reason}")
 
 
 def _of_run(intent: Intent, folder: RunFolder, jobs: Mapping[str, Job] | None) -> RunStatus:

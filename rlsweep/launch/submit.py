@@ -41,7 +41,7 @@ def submitting(root: Root, name: str) -> Iterator[Claim]:
         yield claim
 
 
-def submit(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> SweepFolder:
+def write_down(sweep: Sweep, root: Root, decisions: Sequence[Planned]) -> SweepFolder:
     """Write the sweep's description, its new intents and the resolved recipe of each run that is to start.
 
     The caller holds the sweep's claim. Doing it again writes nothing new.
@@ -114,8 +114,10 @@ def _who(path: Path) -> str:
     if found is None:
         return "a process that has just ended, try again"
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["started"]))
-    elsewhere = "" if found["host"] == socket.gethostname() else " (taken for dead after an hour without a word)"
-    return f"pid {found['pid']} on host {found['host']} since {since}{elsewhere}"
+    who = f"pid {found['pid']} on host {found['host']} since {since}"
+    if found["host"] == socket.gethostname():
+        return who
+    return f"{who} (taken for dead after an hour without a word; sooner: remove {path}, if it is dead)"
 
 
 def _asked(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from rlsweep.launch.notice import Notice
 from rlsweep.launch.owned import Over, RunFailed, require_work, settled
 from rlsweep.launch.ranks import ENDED_WELL, STOPPED, Death, Place, find_lead, here, job_of, report
 from rlsweep.recipe.resolved import read_resolved
-from rlsweep.store import checkpoints
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import describe
 from rlsweep.store.layout import RunFolder
@@ -93,8 +92,7 @@ def _follow(run: RunFolder, token: str, place: Place, notice: Notice) -> str:
     while (code := trainer.wait(_POLL_S)) is None:
         if notice.came:
             notice.pass_on()
-    saved = checkpoints.resumable(run)
-    report(attempt, Death(place.rank, code, saved.step if saved else 0, time.time()))
+    report(attempt, Death(place.rank, code, time.time()))
     well = code in ENDED_WELL or code in STOPPED
     began = time.monotonic()
     while not _over(attempt):

@@ -5,6 +5,7 @@ import os
 import secrets
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,14 @@ def holder(path: Path) -> dict[str, Any] | None:
         return _read(path)
     except FileNotFoundError:
         return None
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody has a claim, and is not known or taken to be dead."""
+    try:
+        return _lives(_read(path), path, time.time())
+    except FileNotFoundError:
+        return False
 
 
 class Claim:
@@ -77,12 +86,10 @@ def _clear(path: Path, now: float) -> bool:
     """Take a dead holder's claim away. False where the holder may live, or somebody was quicker."""
     try:
         found = _read(path)
-        age = now - (path / "holder.json").stat().st_mtime
+        if _lives(found, path, now):
+            return False
     except FileNotFoundError:
         return True
-    alive = is_process(found) if found["host"] == socket.gethostname() else age < _STALE_S
-    if alive:
-        return False
     gone = path.with_name(f".{path.name}.{secrets.token_hex(8)}.stale")
     if not _rename(path, gone):
         return True
@@ -91,6 +98,12 @@ def _clear(path: Path, now: float) -> bool:
         return False
     shutil.rmtree(gone)
     return True
+
+
+def _lives(found: dict[str, Any], path: Path, now: float) -> bool:
+    """Whether a holder lives, as far as one can tell here. FileNotFoundError where it is gone."""
+    age = now - (path / "holder.json").stat().st_mtime
+    return bool(is_process(found)) if found["host"] == socket.gethostname() else age < _STALE_S
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -60,6 +60,9 @@ class AttemptJob:
     port: int
     started: float
     ended: float | None = None
+    saved: int | None = None
+    """The step that the run would have gone on from when the attempt ended. None: it is at work, or that tells nothing
+    of the run, as its node was lost, or Slurm wanted it back before its time."""
 
 
 def job_name(sweep: str, token: str) -> str:

@@ -54,8 +54,9 @@ def append(folder: SweepFolder, rows: list[Row]) -> None:
 
     A row is `{"kind": "intent", "time", "recipe_name", "run_key", "variant", "variant_key", "seed", "difference",
     "steps"}`, `{"kind": "attempt", "time", "run_key", "attempt"}` of the local runner, or of a submission:
-    `{"kind": "submitting", "time", "token", "cluster", "runs": [run_key]}` before sbatch, `{"kind": "submitted", "time",
-    "token", "job", "runs"}` once each run's submission.json stands, and `{"kind": "released", "time", "tokens": [token]}`.
+    `{"kind": "submitting", "time", "token", "cluster", "runs": [run_key]}` before sbatch, `{"kind": "submitted",
+    "time", "token", "job", "runs"}` once each run's submission.json stands, and `{"kind": "released", "time",
+    "tokens": [token]}`. `{"kind": "cap", "time", "max_gpu_hours"}` holds for all attempts of the sweep from then on.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
     with naming(folder.ledger):
@@ -119,8 +120,22 @@ def submissions(folder: SweepFolder) -> list[Handed]:
                 for token in row["tokens"]:
                     found[token] = replace(found[token], state="released")
         except (KeyError, TypeError) as error:
-            raise RlsweepError(f"{folder.ledger}: a row '{kind}' is not valid ({error!r}); the file is damaged") from error
+            raise RlsweepError(
+                f"{folder.ledger}: a row '{kind}' is not valid ({error!r}); the file is damaged"
+            ) from error
     return list(found.values())
+
+
+def cap(folder: SweepFolder) -> float | None:
+    """No attempt of the sweep's jobs starts once its attempts have used so many GPU-hours: the newest cap asked for,
+    None without one. RlsweepError where its row is damaged."""
+    newest = next((row for row in reversed(read(folder)) if row.get("kind") == "cap"), None)
+    if newest is None:
+        return None
+    try:
+        return float(newest["max_gpu_hours"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RlsweepError(f"{folder.ledger}: a row 'cap' is not valid ({error!r}); the file is damaged") from error
 
 
 def _intent_rows(folder: SweepFolder) -> list[Row]:

@@ -41,7 +41,7 @@ def look(run: RunFolder) -> Seen:
     attempt = attempts.newest(run)
     if attempt is None:
         return Seen("waiting", "not started yet")
-    host = _host(attempt)
+    host = host_of(attempt)
     alive = attempts.is_alive(attempt)
     if alive:
         return Seen("running", f"attempt {attempt.number} is at work", attempt=attempt, host=host)
@@ -58,9 +58,10 @@ def look(run: RunFolder) -> Seen:
     return Seen("lost", f"the process of attempt {attempt.number} is gone and left no outcome", 0, attempt, host)
 
 
-def _host(attempt: Attempt) -> str | None:
+def host_of(attempt: Attempt | None) -> str | None:
+    """Host of an attempt's process, None where nothing says."""
     try:
-        return str(attempts.read_identity(attempt.process)["host"])
+        return None if attempt is None else str(attempts.read_identity(attempt.process)["host"])
     except (FileNotFoundError, RlsweepError):
         return None
 

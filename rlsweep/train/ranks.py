@@ -177,7 +177,7 @@ class Ranks:
                 return dist.TCPStore(host, port, self.world, self.leads, timedelta(seconds=5), wait_for_workers=False)  # type: ignore[attr-defined]
             except RuntimeError as error:
                 if self.leads:
-                    raise RlsweepError(f"rank 0 can't listen on port {port}: {_first_line(error)}") from error
+                    raise Lost(f"rank 0 can't listen on port {port}: {_first_line(error)}") from error
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_POLL_S)

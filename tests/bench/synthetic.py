@@ -8,7 +8,7 @@ import numpy as np
 
 from rlsweep import expand
 from rlsweep.launch.plan import decide
-from rlsweep.launch.submit import submit, submitting
+from rlsweep.launch.submit import submitting, write_down
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import write_json
@@ -31,7 +31,7 @@ def make(root: Root, vary: Sequence[str], seeds: int, evaluations: int, steps_be
         seeds=seeds,
     )
     with submitting(root, sweep.name):
-        folder = submit(sweep, root, decide(sweep, root))
+        folder = write_down(sweep, root, decide(sweep, root))
     made_with = collect(1, "cpu")
     for number, run in enumerate(sweep.runs):
         _train(run, root.run(run.key), number, evaluations, steps_between, made_with)

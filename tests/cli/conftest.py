@@ -40,7 +40,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RLSWEEP_ROOT", str(path))
     monkeypatch.setattr(local, "TRAINER", (sys.executable, str(FAKE)))
     monkeypatch.setattr(local, "_FOLLOW_S", 0.1)
-    monkeypatch.setattr(rlsweep.track, "sync", lambda root, name, say: say(f"synced {name}"))
+    monkeypatch.setattr(rlsweep.track, "sync", lambda root, name, say, look: say(f"synced {name}"))
     return path
 
 

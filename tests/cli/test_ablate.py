@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import rlsweep.track
 from rlsweep.cli import planned
 from rlsweep.launch import machine, scheduler
 from rlsweep.launch.submit import submitting
+from rlsweep.store import attempts, ledger
 from rlsweep.store.layout import Root
 
 Call = Callable[..., Result]
@@ -123,12 +125,30 @@ def test_mlflow_failing_is_a_warning(root: Path, call: Call, monkeypatch: pytest
     assert "warning: MLflow was not updated: no database" in result.stderr and "1 finished" in result.stderr
 
 
-def test_runs_no_longer_asked_for_are_named_and_left(root: Path, call: Call) -> None:
+def test_runs_no_longer_asked_for_are_named_while_they_go_on(root: Path, call: Call) -> None:
     call("ablate", *LOSSES)
-    result = call("plan", *TINY, "--vary", "loss=cispo")
-    assert "no longer asked for, left as they are: " in result.stderr and "(loss=dapo, seed 0)" in result.stderr
-    found = json.loads(call("plan", *TINY, "--json").stdout)["no_longer_asked_for"]
-    assert [(each["variant"], each["seed"]) for each in found] == [("loss=dapo", 0)]
+    fewer = ("plan", *TINY, "--vary", "loss=cispo")
+    assert "no longer asked for" not in call(*fewer).stderr  # it has finished
+    key = rows(call("plan", *LOSSES))[1][0]
+    attempts.record_process(attempts.claim(Root(root).run(key)))
+    result = call(*fewer)
+    assert f"no longer asked for, left as they are: {key} (loss=dapo, seed 0)\n" in result.stderr
+    found = json.loads(call(*fewer, "--json").stdout)["no_longer_asked_for"]
+    assert found == [{"run_key": key, "variant": "loss=dapo", "seed": 0, "job": None}]
+
+
+def test_what_mlflow_is_told_of_runs_in_a_queue_comes_from_the_scheduler(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    def sync(place: Root, name: str, say: Any, look: Any) -> None:
+        told.extend(look(place.run(each.run_key)).state for each in ledger.wanted(place.sweep(name)))
+
+    monkeypatch.setattr(rlsweep.track, "sync", sync)
+    call("ablate", *TINY, *slurm)
+    assert call("ablate", *TINY, "--seeds", "2").exit_code == 0
+    assert told == ["pending", "finished"]
 
 
 def test_a_recipe_too_large_for_this_machine_is_planned_and_refused_in_one_line(
@@ -281,13 +301,15 @@ def test_runs_in_slurm_are_left_by_the_local_runner(
     result = call("ablate", *TINY, "--seeds", "2")
     assert result.exit_code == 0, result.output
     assert "left to job 100: " in result.stderr and "sweep s: 1 pending, 1 finished" in result.stderr
+    assert result.stderr.endswith("next: rlsweep status s\n")
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         ("Invalid account specified", 2, "not submitted: 2 of 2 runs; mend the profile and run the same command again"),
-        ("Job violates QOS policy (job submit limit)", 1, "not submitted: 2 of 2 runs; run the same command again"),
+        ("Job violates QOS policy (job submit limit)", 1, "may be submitted at a time: --cluster-set limits.array=N"),
+        ("Requested time limit is too long", 1, "run the same command again to submit them\n"),
     ],
 )
 def test_what_sbatch_refuses_is_told_in_its_words(
@@ -335,8 +357,64 @@ def test_a_cap_below_what_was_measured_is_refused(
     assert "more than the attempts of a run may take: raise the profile's time or limits.retries" in result.stderr
     result = call("ablate", *TINY, *measured, *slurm, "--max-gpu-hours", "20")
     assert result.exit_code == 2 and "is expected to take 20.48 more" in result.stderr
-    assert fake_slurm.jobs == {} and not root.exists()
+    assert fake_slurm.jobs == {} and list(root.rglob("*.*")) == []
+    preview = call("plan", *TINY, *measured, *slurm, "--max-gpu-hours", "20")
+    assert preview.exit_code == 0 and "would be submitted" not in preview.stderr
+    last = preview.stderr.splitlines()[-1]
+    assert last.startswith("would be refused: --max-gpu-hours 20: ") and "is expected to take 20.48 more" in last
     assert call("ablate", *TINY, *measured, *slurm, "--max-gpu-hours", "21").exit_code == 0
+
+
+def test_a_cap_that_was_asked_for_stays_and_is_told(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    assert call("ablate", *TINY, *slurm, "--max-gpu-hours", "7").exit_code == 0
+    for command in ("plan", "ablate"):
+        told = call(command, *TINY, *slurm).stderr
+        assert "cap: no attempt starts once 7 GPU-hours are used (asked for earlier); those" in told
+    found = json.loads(call("plan", *TINY, *slurm, "--json").stdout)
+    assert found["gpu_hours"]["most"] == 7 and found["refused"] is None
+    assert "once 9 GPU-hours are used; those" in call("plan", *TINY, *slurm, "--max-gpu-hours", "9").stderr
+
+
+def test_a_plan_that_would_be_refused_says_so_and_not_that_it_would_be_submitted(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    wrong = ("plan", *TINY, *slurm, "--cluster-set", "partition=nowhere")
+    told = call(*wrong).stderr.splitlines()
+    assert any(line.startswith("error: partition: ") for line in told)
+    assert told[-1] == "would be refused: profile my site doesn't fit this site"
+    assert json.loads(call(*wrong, "--json").stdout)["refused"] == "profile my site doesn't fit this site"
+
+
+def test_the_plan_says_which_jobs_wait_for_others_and_what_a_dropped_one_may_take(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any
+) -> None:
+    parallel = ("--cluster-set", "limits.parallel=1", "--max-gpu-hours", "7")
+    result = call("plan", *TINY, "--seeds", "3", *slurm, *parallel, "--cluster-set", "limits.array=1")
+    assert "3 jobs would be submitted (2 to start after others, for limits.parallel); --emit" in result.stderr
+    call("ablate", *TINY, *slurm, *parallel)
+    asked = ("plan", *TINY, "--seeds", "5,", *slurm, "--max-gpu-hours", "7")
+    found = json.loads(call(*asked, "--cluster-set", "limits.parallel=1", "--json").stdout)
+    assert [each["follows"] for each in found["scripts"]] == [True]  # the one that is dropped goes on
+    assert found["gpu_hours"]["overshoot"] == 0.5
+    assert json.loads(call(*asked, "--json").stdout)["gpu_hours"]["overshoot"] == 1.0
+
+
+def test_ctrl_c_after_everything_was_submitted_asks_for_nothing_more(
+    root: Path, call: Call, slurm: tuple[str, str], fake_slurm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ledger.append
+
+    def interrupting(folder: Any, added: Any) -> None:
+        real(folder, added)
+        if added[0]["kind"] == "submitted":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ledger, "append", interrupting)
+    result = call("ablate", *TINY, *slurm)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "interrupted: nothing is left to submit"
 
 
 def test_another_user_s_root_is_read_only(root: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

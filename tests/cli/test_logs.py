@@ -176,6 +176,26 @@ def test_following_ends_with_slurms_own_log_where_no_attempt_was_made(
     script("squeue", squeue("PENDING", "RUNNING", "FAILED"))
     result = call("logs", "0", "--follow")
     assert (result.exit_code, result.stdout) == (0, "rlsweep: setup line 1 failed: false\n")
+    assert "log.txt" not in result.stderr and "job 7 has made no attempt" in result.stderr
+
+
+def test_an_attempt_that_was_refused_says_why(
+    place: Any, call: Call, script: Callable[[str, str], Path], quick: None
+) -> None:
+    """Its trainer was never started: there is no log."""
+    place.want("s", KEY)
+    first = place.attempt(KEY, alive=False, state="interrupted", step=3)
+    first.log.write_text("first\n")
+    second = place.attempt(KEY, alive=False)
+    outcome.write(second.run, Outcome("interrupted", 3, "the cap is reached", 2))
+    place.hand(KEY, "7", second)
+    script("squeue", squeue("COMPLETED"))
+    words = "attempt 2 printed nothing; it ended interrupted: the cap is reached"
+    for more in ((), ("--follow",)):
+        result = call("logs", "0", *more)
+        assert (result.exit_code, result.stdout) == (0, "") and result.stderr.count(words) == 1
+    result = call("logs", "0", "--attempt", "1")
+    assert (result.stdout, "printed nothing" in result.stderr) == ("first\n", False)
 
 
 def test_following_waits_for_a_scheduler_that_is_out_of_reach(

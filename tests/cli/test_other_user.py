@@ -17,7 +17,10 @@ from rlsweep.store.layout import Root
 Call = Callable[..., Result]
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-CHANGING = [("cancel", "0"), ("cancel", "--sweep", "small"), ("gc",), ("sync",)]
+CHANGING = [
+    *(("cancel", "0"), ("cancel", "--sweep", "small"), ("gc",), ("sync",)),
+    *(("fetch", "scalerl", "--scale", "tiny"), ("cluster", "probe", "test")),
+]
 
 
 @pytest.fixture

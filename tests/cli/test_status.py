@@ -8,6 +8,8 @@ import pytest
 from click.testing import Result
 
 from rlsweep.launch.status import RunStatus, Status
+from rlsweep.store import ledger
+from rlsweep.store.jobs import read_submission, write_submission
 
 Call = Callable[..., Result]
 
@@ -106,6 +108,69 @@ def test_a_held_job_is_told_with_the_command_that_releases_it(
     assert " ".join(lines[1].split()) == "# run variant seed state steps pass rate attempt ETA reason"
     assert "held by its owner" in lines[2] and "scontrol" not in lines[2]
     assert lines[-1] == "held jobs start after: scontrol release 7_0"
+
+
+def test_what_an_administrator_holds_has_no_command_that_releases_it(
+    place: Any, call: Call, script: Callable[[str, str], Path]
+) -> None:
+    place.want("s", "a" * 12)
+    place.hand("a" * 12, "7_0")
+    script("squeue", f"echo '7_0|PENDING|JobHeldAdmin||N/A|{NAME}'")
+    result = call("status")
+    row = result.stdout.rstrip("\n").split("\t")
+    assert row[12] == "-" and "scontrol" not in result.stdout + result.stderr
+    assert row[13] == "held by an administrator, who alone can release it: ask the site [JobHeldAdmin]"
+
+
+def test_jobs_that_no_wanted_run_knows_of_are_told_and_ended_with_the_sweep(
+    place: Any, call: Call, script: Callable[[str, str], Path], terminal: Callable[[int], None]
+) -> None:
+    """One run replaced by another of its name, and an array that a submitter left which was killed."""
+    old, new = "a" * 12, "b" * 12
+    place.want("s", old)
+    row = {"kind": "intent", "time": 2.0, "variant": "base", "variant_key": "W", "difference": {}, "steps": 10}
+    begun = {"kind": "submitting", "time": 3.0, "token": "cafe", "cluster": "c", "runs": [new]}
+    ledger.append(place.root.sweep("s"), [{**row, "run_key": new, "seed": 0}, begun])
+    place.hand(old, "7")
+    queue = f"7|RUNNING|None|n1|N/A|{NAME}\n8|PENDING|JobHeldUser||N/A|rlsweep:s:cafe"
+    calls = script("squeue", f"[ -e gone ] || echo '{queue}'")
+    result = call("status")
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [(row[0], row[1], row[4]) for row in rows] == [("0", new, "waiting"), ("-", old, "running")]
+    assert rows[1][13].startswith("no longer asked for; starting on n1")
+    assert f"no longer asked for (index -): `rlsweep cancel {old}` ends one of them" in result.stderr
+    assert "a submission was cut short, 1 job on hold (8): `rlsweep ablate ...` goes on, " in result.stderr
+    assert "`rlsweep cancel --sweep s` ends it" in result.stderr
+    assert calls.read_text().count("\n") == 1
+    found = json.loads(call("status", "--json").stdout)
+    assert found["cut_short"] == ["8"] and [run["index"] for run in found["runs"]] == [0, None]
+    assert [line.split("\t")[1] for line in call("status", "--run", old).stdout.splitlines()] == [old]
+    script("scancel", f"touch '{calls.parent}/gone'")
+    script("squeue", f"[ -e '{calls.parent}/gone' ] || echo '{queue}'")
+    result = call("cancel", "--sweep", "s")
+    assert "1 job of a submission that was cut short taken out of the queue" in result.stderr
+    assert f"{new} is not running (waiting)" in result.stdout and old in result.stdout
+    assert next(line for line in calls.read_text().splitlines() if "scancel" in line) == "scancel --state=PENDING 8"
+
+
+def test_a_large_sweep_takes_two_calls_of_the_scheduler(
+    place: Any, call: Call, script: Callable[[str, str], Path]
+) -> None:
+    """However many runs: one squeue, and one sacct for all that it has forgotten."""
+    keys = [f"{number:012x}" for number in range(60)]
+    place.want("s", *keys)
+    for number, key in enumerate(keys):
+        run = place.hand(key, f"7_{number}")
+        write_submission(run, replace(read_submission(run), accounting="slurmdbd"))
+    running = "\n".join(f"7_{number}|RUNNING|None|n1|N/A|{NAME}" for number in range(0, 60, 2))
+    ended = "\n".join(
+        f"7_{number}|FAILED|1:0|n1|2026-12-01T00:00:00|2026-12-01T00:00:00|{NAME}" for number in range(1, 60, 2)
+    )
+    calls = script("squeue", f"echo '{running}'")
+    script("sacct", f"echo '{ended}'")
+    result = call("status", "s", "--check")
+    assert [line.split()[0] for line in calls.read_text().splitlines()] == ["squeue", "sacct"]
+    assert result.exit_code == 3 and "30 running, 30 failed" in result.stderr
 
 
 def test_where_the_scheduler_is_out_of_reach_the_folders_are_told_and_the_exit_code_is_4(

@@ -24,10 +24,6 @@
 
 # setup
 export HF_HOME='/shared/dossier à moi/cache/huggingface'
-export XDG_CACHE_HOME='/shared/dossier à moi/cache/xdg'
-export TRITON_CACHE_DIR='/shared/dossier à moi/cache/triton'
-export TORCHINDUCTOR_CACHE_DIR='/shared/dossier à moi/cache/inductor'
-export VLLM_CACHE_ROOT='/shared/dossier à moi/cache/vllm'
 export HF_HUB_CACHE='/shared/dossier à moi/cache/huggingface/hub'
 export HUGGINGFACE_HUB_CACHE='/shared/dossier à moi/cache/huggingface/hub'
 export HF_DATASETS_CACHE='/shared/dossier à moi/cache/huggingface/datasets'
@@ -36,6 +32,14 @@ export TRANSFORMERS_CACHE='/shared/dossier à moi/cache/huggingface/hub'
 export HF_HUB_OFFLINE=1
 export TRANSFORMERS_OFFLINE=1
 export HF_DATASETS_OFFLINE=1
+export XDG_CACHE_HOME=/tmp/rlsweep-1000/xdg
+export TRITON_CACHE_DIR=/tmp/rlsweep-1000/triton
+export TORCHINDUCTOR_CACHE_DIR=/tmp/rlsweep-1000/inductor
+export TORCH_EXTENSIONS_DIR=/tmp/rlsweep-1000/extensions
+export CUDA_CACHE_PATH=/tmp/rlsweep-1000/cuda
+export VLLM_CACHE_ROOT=/tmp/rlsweep-1000/vllm
+export VLLM_CONFIG_ROOT=/tmp/rlsweep-1000/vllm-config
+export FLASHINFER_WORKSPACE_BASE=/tmp/rlsweep-1000/flashinfer
 export PYTHONUTF8=1
 export PYTHONUNBUFFERED=1
 export SUBMITIT_LOG_LEVEL=INFO

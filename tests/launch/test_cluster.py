@@ -170,11 +170,18 @@ BAD = [
     (SLURM + "setup: [export HF_TOKEN=hf_abc]\n", "setup.0: HF_TOKEN looks like a credential; a profile is a file"),
     (SLURM + "interpreter: ''\n", "interpreter: '' is not valid; it must be a path, or shell words"),
     (SLURM + "interpreter: $HOME/bin/python\n", "variables and ~ are not expanded"),
+    (SLURM + "interpreter: 'python; true'\n", "variables and ~ are not expanded, and no shell reads ; or |"),
+    (SLURM + "interpreter: 'python | tee x'\n", "and no shell reads ; or |"),
     (SLURM + "interpreter: ~/bin/python\n", "variables and ~ are not expanded"),
     (SLURM + "interpreter: \"it's\"\n", "interpreter: \"it's\" is not valid; not shell words: no closing quotation"),
     (SLURM + "srun: --mpi=none\n", ":2: srun: --mpi=none is not valid; it must be a list of texts"),
     (SLURM + "srun: [python]\n", "'python' is no option of srun; options begin with a dash"),
     (SLURM + 'srun: ["--x=a\\nb"]\n', "srun.0: '--x=a\\nb' is not valid; it must be an argument of srun"),
+    (SLURM + "srun: [--mpi=none, --ntasks=4]\n", ":2: srun: a list is not valid; --ntasks=4 says how many"),
+    (SLURM + "srun: [--ntasks-per-node, 2]\n", "--ntasks-per-node says how many tasks or nodes"),
+    (SLURM + "srun: [-n4]\n", "-n4 says how many tasks or nodes there are, which follows from the run"),
+    (SLURM + "srun: [-N, 2]\n", "-N says how many tasks or nodes"),
+    (SLURM + "srun: [--nodes=2-3]\n", "--nodes=2-3 says how many tasks or nodes"),
     (SLURM + "srun: [--container-image=/i.sqsh]\n", ":2: srun: --container-image=/i.sqsh starts a container, which"),
     # environment
     (SLURM + "environment: [A=1]\n", ":2: environment: a list is not valid; it must be a map"),
@@ -187,6 +194,9 @@ BAD = [
     (SLURM + "environment: {PATH: '/x:$PATH'}\n", "not expanded here; a line of setup can: export PATH=..."),
     (SLURM + "environment: {HF_HOME: ~/hf}\n", "not expanded here"),
     (SLURM + "environment: {RANK: 0}\n", "environment.RANK: RANK is set for each process of a run by rlsweep"),
+    (SLURM + "environment: {SBATCH_PARTITION: x}\n", "SBATCH_PARTITION: options of sbatch are keys of the profile"),
+    (SLURM + "environment: {GH_PAT: ghp_abcDEF0123456789}\n", "GH_PAT: GH_PAT holds a credential (ghp_...)"),
+    (SLURM + "setup: [curl -u x:hf_abcDEF0123456789 hub]\n", "setup.0: it holds a credential (hf_...); a profile is a"),
     (SLURM + "environment: {MLFLOW_TRACKING_URI: 'https://me:pw@host'}\n", "MLFLOW_TRACKING_URI holds a password"),
     # a local profile
     ("executor: local\nlimits: {parallel: 0}\n", ":2: limits.parallel: 0 is not valid; it must be 1 or more, or null"),
@@ -229,8 +239,24 @@ def test_credentials_belong_into_the_submitting_shell(tmp_path: Path, name: str)
         load(write(tmp_path, f"executor: slurm\nenvironment: {{{name}: x}}\n"))
 
 
+@pytest.mark.parametrize(
+    "start", [*("ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "hf_", "sk-", "sk-ant-", "xoxb-", "AKIA")]
+)
+def test_whatever_its_name_a_value_that_is_a_credential_is_refused(tmp_path: Path, start: str) -> None:
+    for value in (f"{start}aB3dE6gH9jK2mN5pQ8", f"https://host/?key={start}aB3dE6gH9jK2mN5pQ8"):
+        with pytest.raises(RlsweepError, match=r"A holds a credential .* export it in the shell that submits") as error:
+            load(write(tmp_path, f"executor: slurm\nenvironment: {{A: '{value}'}}\n"))
+        assert "dE6gH9" not in str(error.value)
+
+
+def test_arguments_of_srun_that_only_look_like_sizes_are_fine(tmp_path: Path) -> None:
+    stated = ["--nodelist=n1", "--network=x", "--nice", "--cpu-bind=none"]
+    assert load(write(tmp_path, f"executor: slurm\nsrun: {stated}\n")).srun == tuple(stated)
+
+
 def test_names_that_only_sound_like_credentials_are_fine(tmp_path: Path) -> None:
     fine = {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN_PATH": "/x", "VLLM_MAX_TOKENS": "8", "KEYBOARD": "de"}
+    fine |= {"TEAM": "hf_", "MODEL": "/x/hf_checkpoints_of_ours", "DISKS": "risk-0123456789abcdef"}
     lines = "".join(f"  {name}: {value}\n" for name, value in fine.items())
     assert load(write(tmp_path, f"executor: slurm\nenvironment:\n{lines}")).environment == fine
 
@@ -257,7 +283,7 @@ def test_flags_win_over_variables_over_the_profile_over_defaults(tmp_path: Path)
     assert origins["time"] == ("0-00:45:00", "RLSWEEP_TIME")
     assert origins["limits.parallel"] == (2, "flag")
     assert origins["limits.retries"] == (20, "default")
-    assert [key for key in CHECKS if key != "environment"] == list(origins)
+    assert list(CHECKS) == list(origins) and origins["environment"] == ({}, "default")
 
 
 def test_texts_typed_in_a_shell_need_no_second_quotes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rlsweep.launch import gpu_hours
 from rlsweep.launch.cluster import Cluster, Gpus, Limits
 from rlsweep.launch.gpu_hours import Estimate
 from rlsweep.launch.plan import Planned, decide
-from rlsweep.launch.submit import submit
+from rlsweep.launch.submit import write_down
 from rlsweep.store import attempts, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import write_json
@@ -34,7 +34,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> None:
 def runs(root: Root, sweep: Make) -> list[RunFolder]:
     """Two runs that the sweep s asks for."""
     wanted = sweep()
-    submit(wanted, root, decide(wanted, root))
+    write_down(wanted, root, decide(wanted, root))
     return [root.run(run.key) for run in wanted.runs]
 
 
@@ -62,6 +62,14 @@ def test_devices_times_the_time_from_start_to_end_of_every_attempt_of_every_run(
     attempt(runs[0], -7, -6.5)
     attempt(runs[1], -1, -0.5, devices=16)
     assert gpu_hours.used(root, "s") == pytest.approx(8 * 2.5 + 16 * 0.5)
+
+
+def test_an_attempt_that_never_ended_counts_until_its_job_last_gave_a_sign(root: Root, runs: list[RunFolder]) -> None:
+    """Its log is written at evaluations, which may be hours apart."""
+    lost = attempt(runs[0], -10, None, heard=-9.9)
+    os.utime(lost.job, (NOW - 2 * HOUR,) * 2)
+    attempts.claim(runs[0])
+    assert gpu_hours.used(root, "s") == pytest.approx(8 * 8)
 
 
 def test_an_attempt_that_never_ended_counts_until_it_was_last_heard_of(root: Root, runs: list[RunFolder]) -> None:
@@ -98,10 +106,10 @@ def test_runs_that_a_sweep_no_longer_asks_for_have_been_paid_all_the_same(
 ) -> None:
     attempt(runs[1], -1, 0)
     fewer = sweep(vary="loss=cispo")
-    submit(fewer, root, decide(fewer, root))
+    write_down(fewer, root, decide(fewer, root))
     assert gpu_hours.used(root, "s") == pytest.approx(8)
     other = expand("scalerl", scale="tiny", overrides=["budget.steps=4"], vary=["loss=dapo"], name="t")
-    submit(other, root, decide(other, root))
+    write_down(other, root, decide(other, root))
     assert gpu_hours.used(root, "t") == pytest.approx(8)  # the run is shared
 
 
@@ -119,6 +127,15 @@ def test_the_worst_case_is_all_of_the_time_in_every_attempt(root: Root) -> None:
     half = [Planned(decisions[0].run, "resume", "lost", decisions[0].run.recipe.budget.steps // 2)]
     left = gpu_hours.estimate(root, "big", half, SLURM).expected
     assert left is not None and left == pytest.approx(found.expected / 3 / 2, rel=1e-3)
+
+
+def test_nodes_that_nobody_else_may_use_count_whole(root: Root) -> None:
+    wanted = expand("scalerl", overrides=["execution.devices=4"], name="small")
+    decisions = decide(wanted, root)
+    shared = gpu_hours.estimate(root, "small", decisions, SLURM)
+    alone = gpu_hours.estimate(root, "small", decisions, replace(SLURM, exclusive=True))
+    assert (shared.worst, alone.worst, alone.overshoot) == (4 * 2 * 3, 8 * 2 * 3, 8 * 2)
+    assert shared.expected is not None and alone.expected == pytest.approx(2 * shared.expected)
 
 
 def test_what_nobody_has_measured_is_not_expected(root: Root, sweep: Make) -> None:

@@ -15,7 +15,7 @@ from rlsweep.launch.display import Evaluated
 from rlsweep.launch.job import start
 from rlsweep.launch.local import Result, run_all
 from rlsweep.launch.plan import Planned, decide, decide_run
-from rlsweep.launch.submit import submit, submitting
+from rlsweep.launch.submit import submitting, write_down
 from rlsweep.store import attempts, ledger, outcome
 from rlsweep.store.attempts import Attempt, Superseded
 from rlsweep.store.files import read_json, write_json
@@ -33,7 +33,7 @@ from pathlib import Path
 from rlsweep.launch import local
 from rlsweep.launch.display import Lines
 from rlsweep.launch.plan import decide
-from rlsweep.launch.submit import submit, submitting
+from rlsweep.launch.submit import submitting, write_down
 from rlsweep.store.layout import Root
 from rlsweep.sweep.expand import expand
 local.TRAINER = tuple(sys.argv[3:])
@@ -42,7 +42,7 @@ root = Root(Path(sys.argv[1]))
 sweep = expand("scalerl", scale="tiny", overrides=["budget.steps=4"], vary=["loss=cispo,dapo"], name=sys.argv[2])
 decisions = decide(sweep, root)
 with submitting(root, sweep.name) as claim:
-    result = local.run_all(submit(sweep, root, decisions), root, decisions, 2, Lines(), claim)
+    result = local.run_all(write_down(sweep, root, decisions), root, decisions, 2, Lines(), claim)
 sys.exit(130 if result.interrupted else 0)
 """
 
@@ -79,7 +79,7 @@ def launch(sweep: Sweep, root: Root, slots: int = 2) -> tuple[Result, Told]:
     told = Told()
     decisions = decide(sweep, root)
     with submitting(root, sweep.name) as claim:
-        return run_all(submit(sweep, root, decisions), root, decisions, slots, told, claim), told
+        return run_all(write_down(sweep, root, decisions), root, decisions, slots, told, claim), told
 
 
 def launcher(root: Root, name: str = "s") -> "subprocess.Popen[str]":
@@ -185,7 +185,7 @@ def test_a_damaged_run_fails_alone(root: Root, sweep: Make, behave: Behave) -> N
     wanted = sweep()
     decisions = decide(wanted, root)
     with submitting(root, "s") as claim:
-        folder = submit(wanted, root, decisions)
+        folder = write_down(wanted, root, decisions)
         root.run(wanted.runs[0].key).attempts.write_text("this should be a folder")
         result = run_all(folder, root, decisions, 1, Told(), claim)
     assert [each.run.variant for each in result.failures] == ["loss=cispo"]
@@ -397,6 +397,6 @@ def test_a_launcher_taken_for_dead_lets_its_runs_save_and_ends(
 
     decisions = decide(wanted, root)
     with pytest.raises(RlsweepError, match="another process took over"), submitting(root, "s") as claim:
-        run_all(submit(wanted, root, decisions), root, decisions, 2, Robbed(), claim)
+        run_all(write_down(wanted, root, decisions), root, decisions, 2, Robbed(), claim)
     assert {state for state, _ in states(root, wanted)} == {"interrupted"}
     assert holder.exists()

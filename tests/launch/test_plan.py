@@ -7,14 +7,14 @@ import pytest
 
 from rlsweep.errors import RlsweepError, SchedulerError
 from rlsweep.launch import scheduler
-from rlsweep.launch.plan import Planned, decide, decide_run, no_longer_asked_for
-from rlsweep.launch.submit import submit
+from rlsweep.launch.plan import Planned, decide, decide_run, survey
+from rlsweep.launch.submit import write_down
 from rlsweep.store import attempts, checkpoints, outcome
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.jobs import AttemptJob, Submission, write_attempt_job, write_submission
 from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import Outcome
-from rlsweep.sweep.expand import Sweep
+from rlsweep.sweep.expand import Sweep, expand
 
 Make = Callable[..., Sweep]
 
@@ -73,7 +73,9 @@ def test_a_run_at_work_is_left(root: Root, sweep: Make) -> None:
 def test_a_run_that_broke_off_is_resumed(root: Root, sweep: Make, state: str | None, saved: int | None) -> None:
     dead(first(sweep(), root), state, 3, saved)
     action, reason, step = decision(sweep(), root)
-    words = {"interrupted": "interrupted", "failed": "failed (because failed)", None: "lost"}[state]
+    words = {"interrupted": "interrupted (because interrupted)", "failed": "failed (because failed)", None: "lost"}[
+        state
+    ]
     whence = "from the checkpoint of step 2" if saved else "from the start, there is no checkpoint"
     assert (action, reason, step) == ("resume", f"{words}; {whence}", saved or 0)
 
@@ -129,18 +131,76 @@ def test_ten_thousand_runs_are_decided_from_one_listing(
     assert listed.count(root.runs) == 1 and len(listed) < 5
 
 
-def test_runs_no_longer_asked_for_are_named(root: Root, sweep: Make) -> None:
-    before = sweep(vary="loss=cispo,dapo,gspo")
-    submit(before, root, decide(before, root))
-    assert no_longer_asked_for(before, root) == []
-    left = no_longer_asked_for(sweep(vary="loss=cispo,gspo"), root)
-    assert [intent.variant for intent in left] == ["loss=dapo"]
-
-
-def handed(run: RunFolder, token: str = "aa") -> None:
+def handed(run: RunFolder, token: str = "aa", sweep: str = "s") -> None:
     """The run is one that was handed to job 7."""
     run.path.mkdir(parents=True, exist_ok=True)
-    write_submission(run, Submission(token, "s", "c", "7", 1e9, 1, 1, 60, 20, None, "none"))
+    write_submission(run, Submission(token, sweep, "c", "7", 1e9, 1, 1, 60, 20, None, "none"))
+
+
+# Runs that a sweep no longer asks for.
+
+
+def dropped(sweep: Sweep, root: Root) -> list[tuple[str, str | None, int]]:
+    return [(each.intent.run_key, each.job, each.devices) for each in survey(sweep, root)[1]]
+
+
+def test_a_run_left_out_is_told_while_it_waits_or_is_at_work(
+    root: Root, sweep: Make, script: Callable[[str, str], Path]
+) -> None:
+    before, after = sweep(vary="loss=cispo,dapo,gspo"), sweep(vary="loss=cispo")
+    write_down(before, root, decide(before, root))
+    first, second, third = (root.run(run.key) for run in before.runs)
+    assert dropped(after, root) == []  # nobody began them
+    attempts.record_process(attempts.claim(third))
+    calls = script("squeue", "echo '7|PENDING|Resources||N/A|rlsweep:s:aa'")
+    handed(first)
+    handed(second)
+    calls.write_text("")
+    assert dropped(before, root) == []
+    assert dropped(after, root) == [(second.key, "7", 1), (third.key, None, 0)]
+    assert len(calls.read_text().splitlines()) == 2  # one question each
+    script("squeue", "echo '7|COMPLETED|None|n1|N/A|rlsweep:s:aa'")
+    assert dropped(after, root) == [(third.key, None, 0)]
+
+
+def test_a_run_whose_name_came_to_mean_another_one_is_told_too(
+    root: Root, sweep: Make, script: Callable[[str, str], Path]
+) -> None:
+    script("squeue", "echo '7|RUNNING|None|n1|N/A|rlsweep:s:aa'")
+    before = expand("scalerl", scale="tiny", overrides=["optimizer.lr=1e-4"], name="s")
+    after = expand("scalerl", scale="tiny", overrides=["optimizer.lr=2e-4"], name="s")
+    assert before.runs[0].variant == after.runs[0].variant
+    write_down(before, root, decide(before, root))
+    handed(root.run(before.runs[0].key))
+    for _ in range(2):  # whether the ledger has what replaced it or not yet
+        assert dropped(after, root) == [(before.runs[0].key, "7", 1)]
+        write_down(after, root, decide(after, root))
+
+
+def test_a_run_in_the_hands_of_another_sweep_is_not_told(
+    root: Root, sweep: Make, script: Callable[[str, str], Path]
+) -> None:
+    script("squeue", "echo '7|RUNNING|None|n1|N/A|rlsweep:t:aa'")
+    write_down(sweep(), root, decide(sweep(), root))
+    handed(root.run(sweep().runs[1].key), sweep="t")
+    assert dropped(sweep(vary="loss=cispo"), root) == []
+
+
+def test_runs_left_out_keep_nobody_from_deciding_where_there_is_no_scheduler(
+    root: Root, sweep: Make, script: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_WAITS_S", ())
+    script("squeue", "echo Unable to contact slurm controller >&2; exit 1")
+    write_down(sweep(), root, decide(sweep(), root))
+    handed(root.run(sweep().runs[1].key))
+    decisions, left = survey(sweep(vary="loss=cispo"), root)
+    assert [each.action for each in decisions] == ["submit"]
+    assert [each.job for each in left] == ["7"]  # it may be there
+    with pytest.raises(SchedulerError):
+        survey(sweep(vary="loss=dapo"), root)
+
+
+# Runs in a queue.
 
 
 @pytest.mark.parametrize(
@@ -166,6 +226,18 @@ def test_a_run_is_left_while_its_job_is_in_the_queue(
     planned = decide(sweep(), root)[0]
     assert planned.job == ("7" if planned.action == "leave" else None)
     assert decide(sweep(), root)[1] == Planned(sweep().runs[1], "submit", "new")
+
+
+def test_a_run_that_is_left_says_where_it_does_not_go_as_far_as_it_is_to(
+    root: Root, sweep: Make, script: Callable[[str, str], Path]
+) -> None:
+    script("squeue", "echo '7|PENDING|Resources||N/A|rlsweep:s:aa'")
+    write_down(sweep(4), root, decide(sweep(4), root))
+    handed(root.run(sweep().runs[0].key))
+    waits = "waits for nodes to become free [Resources]"
+    assert decision(sweep(4), root)[1] == decision(sweep(3), root)[1] == waits
+    more = f"{waits}; it goes to step 4 first, ask again for 9 once it is over"
+    assert decision(sweep(9), root) == ("leave", more, 0)
 
 
 def test_a_run_whose_job_ended_before_it_began_is_submitted_again(

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsweep.errors import SchedulerError
+from rlsweep.errors import RecipeError, SchedulerError
 from rlsweep.launch import scheduler
+from rlsweep.launch.profile import check_variable
+from rlsweep.launch.ranks import Place, variables
 from rlsweep.launch.scheduler import Refused, call, environment
+from rlsweep.recipe.nodes import Place as NodePlace
+from rlsweep.recipe.nodes import parse_value
+from rlsweep.store.jobs import AttemptJob
 
 Script = Callable[[str, str], Path]
 
@@ -106,5 +111,33 @@ def test_what_a_job_around_us_or_a_shells_options_say_is_not_passed_on(
         "UTC",
         "mine",
     )
-    # sbatch hands its environment on to the job: the language stays the person's.
-    assert environment()["LC_ALL"] == "de_DE.UTF-8"
+    assert "WORLD_SIZE" not in environment() and environment()["RANKING"] == "mine"
+
+
+def test_sbatch_hands_the_persons_language_on_to_the_job(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    script("sbatch", "echo ${LC_ALL-none}")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert call(["sbatch"], retry=False) == "de_DE.UTF-8\n"
+    monkeypatch.delenv("LC_ALL")
+    assert call(["sbatch"], retry=False) == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rank"),
+    [
+        *((name, True) for name in ("RANK", "LOCAL_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID")),
+        *((name, True) for name in ("PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE")),
+        *((name, False) for name in ("OMPI_MCA_btl", "PMIX_MCA_psec", "RANKS", "MY_RANK", "NCCL_DEBUG")),
+    ],
+)
+def test_what_names_a_rank_is_the_same_for_all(name: str, is_rank: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept from the scheduler's commands, kept from trainers, and refused in a profile."""
+    monkeypatch.setenv(name, "1")
+    job = AttemptJob("t", "7", 0, ["n1"], 1, "n1", 1, 1.0)
+    assert (name not in environment()) == is_rank
+    assert (name not in variables(Place("7", 0, 0, 1, ("n1",)), job)) == is_rank
+    if is_rank:
+        with pytest.raises(RecipeError, match="is set for each process of a run"):
+            check_variable(parse_value("1", NodePlace("x")), f"environment.{name}")
+    else:
+        assert check_variable(parse_value("1", NodePlace("x")), f"environment.{name}") == "1"

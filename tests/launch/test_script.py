@@ -46,7 +46,8 @@ def flags(made: Script) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "count"), [("array.sh", 3), ("single.sh", 1)])
-def test_the_script_is_the_golden_one(name: str, count: int) -> None:
+def test_the_script_is_the_golden_one(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 1000)
     made = script(FULL, Resources(10, 8, 96), count=count, parallel=2)
     if os.environ.get("RLSWEEP_WRITE_GOLDEN"):
         (GOLDEN / name).write_text(made.text)
@@ -130,9 +131,9 @@ def test_variables_reach_the_job_as_they_are(tmp_path: Path) -> None:
     value = "a b'c\"$HOME`x`\\ é"
     made = script(replace(FULL, environment={"TRICKY": value, "HF_HOME": "/else where"}), Resources(1, 0, 5))
     body = made.text.partition("# setup\n")[2].partition("# command")[0].partition("eval")[0]
-    printed = 'printf "%s\\n" "$TRICKY" "$HF_HOME" "$SRUN_CPUS_PER_TASK" "$HF_HUB_OFFLINE" "$XDG_CACHE_HOME"'
+    printed = 'printf "%s\\n" "$TRICKY" "$HF_HOME" "$SRUN_CPUS_PER_TASK" "$HF_HUB_OFFLINE" "$HF_HUB_CACHE"'
     done = subprocess.run(["bash", "-c", body + printed], capture_output=True, text=True)
-    assert done.stdout.splitlines() == [value, "/else where", "5", "1", f"{ROOT.path}/cache/xdg"]
+    assert done.stdout.splitlines() == [value, "/else where", "5", "1", "/else where/hub"]
 
 
 @pytest.mark.parametrize(

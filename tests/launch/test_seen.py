@@ -172,7 +172,7 @@ def test_a_saved_run_whose_job_was_not_queued_again_is_interrupted(case: Case) -
     case.handed()
     case.attempt()
     case.ended("interrupted", reason="saved")
-    case.log("12 of 12 retries are used up\nsrun: error: n1: task 0\n")
+    case.log("12 of 12 retries are used up\nsrun: error: n1: task 0\nslurmstepd-n4: error: *** JOB 9 CANCELLED\n")
     expected = {
         "CANCELLED": "its job 12_4 was cancelled; saved",
         "TIMEOUT": "its job 12_4 ran into its time limit; saved",

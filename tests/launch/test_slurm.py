@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from rlsweep.launch.submit import submitting
 from rlsweep.store import attempts, ledger, outcome
 from rlsweep.store.files import write_json
 from rlsweep.store.jobs import AttemptJob, read_submission, write_attempt_job
-from rlsweep.store.layout import Root
+from rlsweep.store.layout import Root, RunFolder
 from rlsweep.store.outcome import Outcome
 from rlsweep.sweep.expand import Sweep, expand
 
@@ -94,20 +95,38 @@ def test_runs_of_unequal_resources_share_no_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parallel", "active", "expected"),
+    ("parallel", "left", "expected"),
     [
         (100, 0, [(10, 10, None), (2, 2, None)]),
         (6, 0, [(10, 5, None), (2, 1, None)]),
         (6, 4, [(10, 1, None), (2, 1, None)]),
         (1, 0, [(10, 1, None), (2, 1, 0)]),
-        (4, 9, [(10, 1, None), (2, 1, 0)]),
+        (5, 4, [(10, 1, None), (2, 1, 0)]),
     ],
 )
 def test_the_cap_holds_for_all_chunks_together(
-    many: Callable[[int], Sweep], parallel: int, active: int, expected: list[tuple[int, int, int | None]]
+    many: Callable[[int], Sweep], parallel: int, left: int, expected: list[tuple[int, int, int | None]]
 ) -> None:
-    parts = chunks.cut(many(12).runs, replace(CPU, limits=Limits(parallel=parallel)), 10, active)
-    assert sizes(parts) == expected
+    jobs = [f"7_{number}" for number in range(left)]
+    parts = chunks.cut(many(12).runs, replace(CPU, limits=Limits(parallel=parallel)), 10, jobs)
+    assert sizes(parts) == expected and not any(part.behind for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "expected"),
+    [
+        (1, [(10, 1, None, True), (2, 1, 0, False)]),
+        (2, [(10, 1, None, True), (2, 1, None, True)]),
+        (3, [(10, 2, None, True), (2, 1, None, True)]),
+    ],
+)
+def test_where_as_many_are_left_as_may_be_at_work_new_ones_wait_for_all_of_them(
+    many: Callable[[int], Sweep], parallel: int, expected: list[tuple[int, int, int | None, bool]]
+) -> None:
+    cluster = replace(CPU, limits=Limits(parallel=parallel))
+    parts = chunks.cut(many(12).runs, cluster, 10, ["7_1", "7_2", "9"])
+    assert [(*size, part.behind == ("7", "9")) for size, part in zip(sizes(parts), parts, strict=True)] == expected
+    assert {part.behind for part in parts} <= {("7", "9"), ()}
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 3, 5])
@@ -139,14 +158,14 @@ def test_a_token_is_made_of_root_sweep_runs_and_number(root: Root) -> None:
 def test_each_run_names_its_job_and_all_jobs_are_released(root: Root, hand: Any, fake_slurm: Fake, many: Any) -> None:
     fake_slurm.array_size(10)
     sweep = many(12)
-    done = hand(sweep, max_gpu_hours=500.0)
+    done = hand(sweep)
     assert (done.submitted, done.not_submitted, done.jobs, done.why) == (12, 0, ("100", "101"), None)
     found = [read_submission(root.run(run.key)) for run in sweep.runs]
     assert [each.job for each in found if each] == [*(f"100_{n}" for n in range(10)), "101_0", "101_1"]
     first = found[0]
     assert first is not None
     assert (first.sweep, first.cluster, first.devices, first.nodes, first.minutes) == ("s", "cpu", 1, 1, 10)
-    assert (first.retries, first.max_gpu_hours, first.notice_s, first.accounting) == (3, 500.0, 30, "none")
+    assert (first.retries, first.notice_s, first.accounting) == (3, 30, "none")
     assert set(tokens(root)) == {each.token for each in found if each} and set(tokens(root).values()) == {"released"}
     jobs = fake_slurm.jobs
     assert [(job["name"], job["count"], job["held"]) for job in jobs.values()] == [
@@ -168,7 +187,7 @@ def test_what_is_previewed_is_what_sbatch_gets(root: Root, hand: Any, fake_slurm
         for script, job in zip(shown, done.jobs, strict=True):
             assert (script.folder / f"{job}_submission.sh").read_text() == script.text
     submitted = [call for call in fake_slurm.calls if names(call) == "sbatch"]
-    assert ["--dependency=afterany:100" in call for call in submitted] == [False, True, False]
+    assert ["--dependency=afterany:100" in call for call in submitted] == [False, True, True]
 
 
 def test_the_same_command_again_submits_only_what_is_new(root: Root, hand: Any, fake_slurm: Fake, many: Any) -> None:
@@ -214,18 +233,88 @@ def test_what_does_not_fit_the_site_is_refused_before_anything_is_written(
     assert not root.path.exists() and not any(names(call) == "sbatch" for call in fake_slurm.calls)
 
 
+def used_five_hours(run: RunFolder) -> None:
+    """An attempt on one GPU is over, and the run is to go on."""
+    before = attempts.claim(run)
+    write_attempt_job(before, AttemptJob("t", "1", 0, ["n1"], 1, "n1", 1, 0.0, 3600.0 * 5))
+    write_json(before.process, {"pid": 1, "host": socket.gethostname(), "boot": "another", "started": 0.0})
+    outcome.write(run, Outcome("interrupted", 2, "stopped"))
+
+
 def test_a_cap_that_is_reached_is_refused_before_anything_is_submitted(
     root: Root, hand: Any, fake_slurm: Fake, many: Any
 ) -> None:
     sweep = many(2)
-    before = attempts.claim(root.run(sweep.runs[0].key))
-    write_attempt_job(before, AttemptJob("t", "1", 0, ["n1"], 1, "n1", 1, 0.0, 3600.0 * 5))
-    write_json(before.process, {"pid": 1, "host": socket.gethostname(), "boot": "another", "started": 0.0})
-    outcome.write(before.run, Outcome("interrupted", 2, "stopped"))
+    used_five_hours(root.run(sweep.runs[0].key))
     with pytest.raises(UsageError, match="have used 5 GPU-hours already"):
         hand(sweep, max_gpu_hours=4.0)
     assert fake_slurm.jobs == {} and not root.sweep("s").ledger.exists()
     assert hand(sweep, max_gpu_hours=6.0).submitted == 2
+
+
+def test_a_cap_is_the_sweep_s_and_holds_for_what_is_in_the_queue_already(
+    root: Root, hand: Any, fake_slurm: Fake, many: Any
+) -> None:
+    folder = root.sweep("s")
+    hand(many(2))
+    assert ledger.cap(folder) is None
+    hand(many(2), max_gpu_hours=6.0)
+    assert ledger.cap(folder) == 6.0
+    rows = len(ledger.read(folder))
+    hand(many(2))  # it stays
+    hand(many(2), max_gpu_hours=6.0)
+    assert ledger.cap(folder) == 6.0 and len(ledger.read(folder)) == rows
+    hand(many(2), max_gpu_hours=4.0)
+    assert ledger.cap(folder) == 4.0
+    used_five_hours(root.run(many(3).runs[2].key))
+    with pytest.raises(UsageError, match="--max-gpu-hours 4: the runs of this sweep have used 5"):
+        hand(many(3))
+    with pytest.raises(UsageError):  # what is refused changes nothing
+        hand(many(3), max_gpu_hours=3.0)
+    assert ledger.cap(folder) == 4.0 and len(fake_slurm.jobs) == 1
+
+
+def test_new_runs_wait_for_those_that_are_left_where_no_more_may_be_at_work(
+    root: Root, hand: Any, fake_slurm: Fake, many: Any
+) -> None:
+    one = replace(CPU, limits=Limits(parallel=1))
+    sweep = many(3)
+    for number in (1, 2):
+        hand(many(number), one)
+    fewer = replace(sweep, runs=sweep.runs[2:])  # the others, which go on, count all the same
+    hand(fewer, one)
+    submitted = [call for call in fake_slurm.calls if names(call) == "sbatch"]
+    assert [call.split()[1:2] for call in submitted[1:]] == [
+        ["--dependency=afterany:100"],
+        ["--dependency=afterany:100:101"],
+    ]
+    hand(many(4), replace(CPU, limits=Limits(parallel=4)))
+    assert "--dependency" not in [call for call in fake_slurm.calls if names(call) == "sbatch"][-1]
+
+
+def test_a_job_that_a_deleted_root_has_left_is_not_taken_for_a_new_one(
+    root: Root, hand: Any, fake_slurm: Fake, many: Any
+) -> None:
+    hand(many(1))
+    old = read_submission(root.run(many(1).runs[0].key))
+    shutil.rmtree(root.path)
+    fake_slurm.set_state("RUNNING")
+    for _ in range(2):  # and no name is given twice after that
+        assert hand(many(1)).submitted == 1
+        fake_slurm.set_state("COMPLETED")
+    assert old is not None and old.token not in tokens(root)
+    assert len(tokens(root)) == 2 and len({str(job["name"]) for job in fake_slurm.jobs.values()}) == 3
+
+
+def test_an_exclusive_job_occupies_all_gpus_of_its_nodes(root: Root, hand: Any) -> None:
+    overrides = ["execution.device=cuda", "execution.devices=4"]
+    sweep = expand("scalerl", scale="tiny", overrides=overrides, name="s")
+    cluster = replace(CPU, gpus=Gpus(per_node=8))
+    for exclusive, expected in ((False, 4), (True, 8)):
+        hand(replace(sweep, name=f"s{expected}"), replace(cluster, exclusive=exclusive))
+        found = read_submission(root.run(sweep.runs[0].key))
+        assert found is not None and found.devices == expected
+        root.run(sweep.runs[0].key).submission.unlink()
 
 
 @pytest.mark.parametrize(
@@ -277,12 +366,16 @@ def test_a_job_that_was_taken_without_an_answer_is_cancelled_and_the_runs_are_su
 def test_where_nobody_answers_the_same_command_goes_on_later(
     root: Root, hand: Any, fake_slurm: Fake, many: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler, "_WAITS_S", ())
+    def down(*given: object) -> None:
+        raise SchedulerError("down")
+
     fake_slurm.array_size(10)
-    fake_slurm.behave("sbatch lose 2", "squeue down")
-    with pytest.raises(SchedulerError):
+    fake_slurm.behave("sbatch lose 2")
+    with monkeypatch.context() as patched, pytest.raises(SchedulerError):
+        patched.setattr(slurm, "drop", down)
         hand(many(12))
-    assert [(job["state"], job["held"]) for job in fake_slurm.jobs.values()] == [("PENDING", True)] * 2
+    # What is known is let go; the other may be one of two for its runs.
+    assert [(job["state"], job["held"]) for job in fake_slurm.jobs.values()] == [("PENDING", False), ("PENDING", True)]
     fake_slurm.behave()
     done = hand(many(12))
     assert (done.submitted, done.rest["leave"]) == (2, 10)
@@ -305,7 +398,7 @@ def test_a_release_that_did_not_come_through_is_made_up_for(
 
     with monkeypatch.context() as patched:
         patched.setattr(scheduler, "call", call)
-        with pytest.raises(SchedulerError):
+        with pytest.raises(SchedulerError, match="down; on hold until then: 100"):
             hand(many(2))
     assert list(tokens(root).values()) == ["submitted"] and fake_slurm.jobs["100"]["held"]
     done = hand(many(2))
@@ -380,7 +473,7 @@ def test_two_submitters_at_a_time_are_one_too_many(root: Root, hand: Any, many: 
 
 
 def test_pruning_cancels_jobs_of_runs_that_no_sweep_asks_for(
-    root: Root, hand: Any, fake_slurm: Fake, many: Any
+    root: Root, hand: Any, fake_slurm: Fake, many: Any, said: list[str]
 ) -> None:
     fake_slurm.array_size(1)  # plain jobs, one a run
     sweep = many(4)
@@ -392,12 +485,38 @@ def test_pruning_cancels_jobs_of_runs_that_no_sweep_asks_for(
     assert mine is not None
     write_attempt_job(running, AttemptJob(mine.token, mine.job, 0, ["n1"], 1, "n1", 1, 1.0))
     fewer = replace(sweep, runs=sweep.runs[2:3])
-    assert hand(fewer).pruned == 0
+    hand(fewer)
     assert [job["state"] for job in fake_slurm.jobs.values()] == ["PENDING"] * 4
-    assert hand(fewer, prune=True).pruned == 1
+    hand(fewer, prune=True)
+    assert said == ["1 cancelled, no longer asked for"]
     # Runs 0 and 1 are asked for by the other sweep, 2 by this one.
     assert [job["state"] for job in fake_slurm.jobs.values()] == ["PENDING", "PENDING", "PENDING", "CANCELLED"]
     assert running.cancelled.exists()
+
+
+def lr(rate: str) -> Sweep:
+    """A sweep of one run, called base whatever its rate is."""
+    return expand("scalerl", scale="tiny", overrides=["budget.steps=4", f"optimizer.lr={rate}"], name="s")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_pruning_cancels_the_job_of_a_run_that_another_one_has_replaced(
+    root: Root, hand: Any, fake_slurm: Fake, at_once: bool
+) -> None:
+    hand(lr("1e-4"))
+    if not at_once:
+        hand(lr("2e-4"))
+    hand(lr("2e-4"), prune=True)
+    assert [job["state"] for job in fake_slurm.jobs.values()] == ["CANCELLED", "PENDING"]
+
+
+def test_pruning_is_done_though_the_cap_is_reached(root: Root, hand: Any, fake_slurm: Fake, said: list[str]) -> None:
+    hand(lr("1e-4"))
+    used_five_hours(root.run(lr("3e-4").runs[0].key))
+    with pytest.raises(UsageError, match="have used 5"):
+        hand(lr("3e-4"), prune=True, max_gpu_hours=4.0)
+    assert [job["state"] for job in fake_slurm.jobs.values()] == ["CANCELLED"]
+    assert said == ["1 cancelled, no longer asked for"]
 
 
 def test_gpus_are_asked_for_as_the_profile_says(root: Root, hand: Any, fake_slurm: Fake) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rlsweep.launch import scheduler
 from rlsweep.launch.plan import decide
 from rlsweep.launch.status import RunStatus, counts, status
-from rlsweep.launch.submit import submit, submitting
+from rlsweep.launch.submit import submitting, write_down
 from rlsweep.report.build import build
 from rlsweep.store import attempts, outcome
 from rlsweep.store.files import read_json, write_json
@@ -26,7 +26,7 @@ def runs(root: Root, sweep: Make) -> list[RunFolder]:
     """Six runs in elements 0 to 5 of job 9: 0 at work, 1 held, 2 finished, 3 starting again, 4 forgotten, 5 local."""
     wanted = sweep(100, "loss=cispo,dapo,gspo", "2")
     with submitting(root, wanted.name):
-        submit(wanted, root, decide(wanted, root))
+        write_down(wanted, root, decide(wanted, root))
     found = [root.run(run.key) for run in wanted.runs]
     for number, run in enumerate(found):
         if number < 5:

@@ -8,7 +8,7 @@ import yaml
 
 from rlsweep.errors import RlsweepError
 from rlsweep.launch.plan import decide
-from rlsweep.launch.submit import submit, submitting
+from rlsweep.launch.submit import submitting, write_down
 from rlsweep.recipe.resolved import read_resolved
 from rlsweep.store import ledger
 from rlsweep.store.files import read_json, write_json
@@ -20,7 +20,7 @@ Make = Callable[..., Sweep]
 
 def test_what_is_wanted_is_on_disk_before_anything_starts(root: Root, sweep: Make) -> None:
     wanted = sweep()
-    folder = submit(wanted, root, decide(wanted, root))
+    folder = write_down(wanted, root, decide(wanted, root))
     assert folder == root.sweep("s")
     assert expand(**yaml.safe_load(folder.spec.read_text())).runs == wanted.runs
     intents = ledger.wanted(folder)
@@ -33,25 +33,25 @@ def test_what_is_wanted_is_on_disk_before_anything_starts(root: Root, sweep: Mak
 
 
 def test_submitting_again_writes_nothing(root: Root, sweep: Make) -> None:
-    folder = submit(sweep(), root, decide(sweep(), root))
+    folder = write_down(sweep(), root, decide(sweep(), root))
     before = {path: path.stat().st_mtime_ns for path in root.path.rglob("*")}
-    submit(sweep(), root, decide(sweep(), root))
+    write_down(sweep(), root, decide(sweep(), root))
     assert {path: path.stat().st_mtime_ns for path in root.path.rglob("*")} == before
     assert len(ledger.read(folder)) == 2
 
 
 def test_a_raised_budget_is_a_new_intent_and_reaches_the_recipe(root: Root, sweep: Make) -> None:
-    submit(sweep(), root, decide(sweep(), root))
+    write_down(sweep(), root, decide(sweep(), root))
     more = sweep(steps=9)
-    folder = submit(more, root, decide(more, root))
+    folder = write_down(more, root, decide(more, root))
     assert len(ledger.read(folder)) == 4 and [each.steps for each in ledger.wanted(folder)] == [9, 9]
     assert read_resolved(root.run(more.runs[0].key).recipe).budget.steps == 9
 
 
 def test_adding_a_value_adds_its_run_only(root: Root, sweep: Make) -> None:
-    submit(sweep(), root, decide(sweep(), root))
+    write_down(sweep(), root, decide(sweep(), root))
     more = sweep(vary="loss=cispo,dapo,gspo")
-    folder = submit(more, root, decide(more, root))
+    folder = write_down(more, root, decide(more, root))
     assert [row["variant"] for row in ledger.read(folder)] == ["loss=cispo", "loss=dapo", "loss=gspo"]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from rlsweep.launch import ranks, task
 from rlsweep.launch.ranks import Place, find_lead, meeting_point
 from rlsweep.launch.task import Train
 from rlsweep.recipe.resolved import dump
-from rlsweep.store import attempts, outcome
+from rlsweep.store import attempts, ledger, outcome
 from rlsweep.store.attempts import Attempt
 from rlsweep.store.files import read_json, write_json
 from rlsweep.store.jobs import AttemptJob, Submission, read_attempt_job, write_attempt_job, write_submission
@@ -31,13 +32,15 @@ FAKE = Path(__file__).with_name("fake_trainer.py")
 RANK = str(Path(__file__).with_name("fake_rank.py"))
 TASK = """
 import os, sys
-from rlsweep.launch import child
+from rlsweep.launch import child, lead
 child.TRAINER = (sys.executable, os.environ["FAKE_TRAINER"])
+lead._BEAT_S = 0.5
 from submitit.core.submission import submitit_main
 submitit_main()
 """
 SCHEDULER = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$FAKE_SLURM/calls"
+[ -e "$FAKE_SLURM/silent" ] && [ "$(basename "$0")" = squeue ] && sleep 60
 [ "$(basename "$0")" = squeue ] && { cat "$FAKE_SLURM/state"; exit 0; }
 [ -e "$FAKE_SLURM/fails" ] && { rm "$FAKE_SLURM/fails"; echo "scontrol: error: $FAKE_WORDS" >&2; exit 1; }
 exit 0
@@ -58,10 +61,10 @@ class Job:
         self.run.recipe.write_text(dump(recipe.recipe))
         self.submit()
 
-    def submit(self, token: str = TOKEN, retries: int = 20, cap: float | None = None, notice_s: int = 40) -> None:
+    def submit(self, token: str = TOKEN, retries: int = 20, notice_s: int = 40, minutes: int = 10) -> None:
         """Hand the run to this job."""
         submission = Submission(
-            token, "s", "test", self.id, time.time(), 1, 1, 10, retries, cap, "none", notice_s=notice_s
+            token, "s", "test", self.id, time.time(), 1, 1, minutes, retries, None, "none", notice_s=notice_s
         )
         write_submission(self.run, submission)
         delayed = DelayedSubmission(Train(str(self.run.path), token))
@@ -97,8 +100,10 @@ class Job:
         return finish(self.start(restart, **variables))
 
     def until_at_work(self, number: int = 1, step: int = 2) -> None:
-        """Until the trainer of an attempt waits after a step."""
+        """Until the trainer of an attempt waits after a step, which it has saved."""
         until(lambda: f'"step": {step}' in read(self.run.journal) and self.attempt(number).launcher.exists())
+        until(lambda: (self.run.checkpoints / f"step-{step:06d}").exists())
+        until(lambda: f"attempt {number} of" in read(self.attempt(number).log))
         until(lambda: read_json(self.attempt(number).process)["pid"] != read_json(self.attempt(number).launcher)["pid"])
 
     def trainer(self, number: int = 1) -> int:
@@ -227,7 +232,7 @@ def test_on_notice_it_waits_for_the_trainer_and_then_requeues(job: Job, behave: 
         process.send_signal(signal.SIGUSR2)
     code, said = finish(process)
     assert code == 255 and "Bypassing" not in said
-    assert job.calls() == [REQUEUE]
+    assert job.calls() == [SQUEUE, REQUEUE]
     assert (job.outcome().state, job.outcome().reason) == ("interrupted", "asked to stop")
     assert job.ended(1) and not list(job.folder.glob("*.save_tmp"))
     code, said = job.play(restart=1)
@@ -241,7 +246,7 @@ def test_a_trainer_that_does_not_save_in_time_is_killed(job: Job, behave: Callab
     job.until_at_work()
     process.send_signal(signal.SIGUSR2)
     code, _ = finish(process)
-    assert code == 255 and job.calls() == [REQUEUE]
+    assert code == 255 and job.calls() == [SQUEUE, REQUEUE]
     assert job.outcome().reason == "killed, as it had not saved within 3 s; goes on from step 2"
     # That was no death of its own: the next one is not the second in a row.
     behave("* killed 2")
@@ -269,17 +274,46 @@ def test_where_the_requeue_fails_it_is_tried_again_unless_slurm_has_taken_the_jo
     job.until_at_work()
     process.send_signal(signal.SIGUSR2)
     code, _ = finish(process)
-    assert code == 75 and job.calls() == [REQUEUE, SQUEUE, REQUEUE]
+    assert code == 75 and job.calls() == [SQUEUE, REQUEUE, SQUEUE, REQUEUE]
 
     (job.slurm / "calls").unlink()
-    (job.slurm / "fails").touch()
     (job.slurm / "state").write_text("PENDING\n")
     process = job.start(restart=1)
-    until(lambda: job.attempt(2).job.exists())
     job.until_at_work(2)
     process.send_signal(signal.SIGUSR2)
     code, _ = finish(process)
-    assert code == 0 and job.calls() == [REQUEUE, SQUEUE]
+    assert code == 0 and job.calls() == [SQUEUE]
+
+
+@pytest.mark.parametrize("state", ["COMPLETING\n", "CANCELLED\n", ""])
+def test_what_is_cancelled_while_the_trainer_saves_is_not_revived(
+    job: Job, behave: Callable[[str], None], state: str
+) -> None:
+    """By plain scancel, which leaves no mark: Slurm would take the requeue, and the job would be back."""
+    behave("* slow\n* deaf")
+    process = job.start()
+    job.until_at_work()
+    process.send_signal(signal.SIGUSR2)
+    until(lambda: "wants the node back" in read(job.attempt(1).log))
+    (job.slurm / "state").write_text(state)
+    os.kill(job.trainer(), signal.SIGKILL)
+    code, said = finish(process)
+    assert code == 0 and f"Slurm has ended job 12_3 ({state.strip() or 'gone'})" in said
+    assert job.calls() == [SQUEUE] and job.outcome().state == "interrupted"
+
+
+def test_where_the_scheduler_is_silent_it_requeues_before_the_notice_is_over(
+    job: Job, behave: Callable[[str], None]
+) -> None:
+    behave("* slow 1")
+    job.submit(notice_s=8)
+    (job.slurm / "silent").touch()
+    process = job.start()
+    job.until_at_work()
+    process.send_signal(signal.SIGUSR2)
+    code, said = finish(process)
+    assert code == 255 and "the scheduler can't be reached" in said
+    assert job.calls()[0] == SQUEUE and job.calls()[-1] == REQUEUE
 
 
 def test_without_scontrol_on_the_node_it_says_so(job: Job, behave: Callable[[str], None]) -> None:
@@ -301,7 +335,7 @@ def test_what_submitit_left_half_written_does_not_keep_it_from_requeueing(
     job.until_at_work()
     process.send_signal(signal.SIGUSR2)
     code, _ = finish(process)
-    assert code == 255 and job.calls() == [REQUEUE]
+    assert code == 255 and job.calls() == [SQUEUE, REQUEUE]
     assert [path.name for path in job.folder.glob("*.save_tmp")] == ["12_4_submitted.pkl.save_tmp"]
 
 
@@ -315,6 +349,7 @@ def test_where_the_trainer_stops_unasked_it_requeues_if_the_job_only_runs(
     assert job.play()[0] == 75
     assert job.calls() == [SQUEUE, REQUEUE]
     for restart, state in ((1, "COMPLETING\n"), (2, "")):
+        job.submit(token=f"another-{restart}")
         (job.slurm / "state").write_text(state)
         code, said = job.play(restart)
         assert code == 0 and "Slurm has ended job 12_3" in said
@@ -337,31 +372,15 @@ def test_what_a_person_has_cancelled_is_not_revived(job: Job, behave: Callable[[
     assert job.play()[0] == 0 and job.outcome().state == "finished"
 
 
-def test_a_trainer_that_is_killed_twice_without_a_checkpoint_in_between_has_failed(
-    job: Job, behave: Callable[[str], None]
-) -> None:
-    behave("* killed")
-    assert job.play()[0] == 75
-    assert job.outcome().state == "interrupted"
-    assert job.outcome().reason == "killed by SIGKILL (out of memory?); goes on from the start"
-    code, said = job.play(restart=1)
-    assert code == 1 and "as attempt 1 was, with no checkpoint in between" in said
-    assert job.outcome().state == "failed" and job.calls() == [SQUEUE, REQUEUE]
-
-
-def test_a_trainer_that_is_killed_again_after_a_checkpoint_is_tried_again(
-    job: Job, behave: Callable[[str], None]
-) -> None:
+def test_a_task_gives_signs_of_life(job: Job, behave: Callable[[str], None]) -> None:
+    """Until which its GPU-hours count should it never say that it ended."""
     behave("* slow")
-    for restart in (0, 1):
-        process = job.start(restart)
-        until(lambda number=restart + 1: job.attempt(number).job.exists())
-        job.until_at_work(restart + 1)
-        os.kill(job.trainer(restart + 1), signal.SIGKILL)
-        assert finish(process)[0] == 75
-        assert job.outcome().reason == "killed by SIGKILL (out of memory?); goes on from step 2"
-        death = job.attempt(1).path / "rank-0.json"
-        write_json(death, {**read_json(death), "saved": 0})  # as if the second attempt alone had saved
+    process = job.start()
+    job.until_at_work()
+    os.utime(job.attempt(1).job, (1.0, 1.0))
+    until(lambda: job.attempt(1).job.stat().st_mtime > 1.0)
+    process.kill()
+    finish(process)
 
 
 def test_a_task_that_is_killed_takes_its_trainer_along(job: Job, behave: Callable[[str], None]) -> None:
@@ -384,31 +403,146 @@ def test_an_attempt_that_was_superseded_decides_nothing(job: Job, behave: Callab
     assert code == 0 and "a newer one has taken the run over" in said and job.calls() == []
 
 
+# -- progress
+
+
+def play_until_killed(job: Job, number: int, *before: signal.Signals) -> tuple[int, str]:
+    """An attempt whose task gets some signals, and whose trainer then is killed after step 2 or later."""
+    process = job.start(number - 1)
+    job.until_at_work(number)
+    for each in before:
+        process.send_signal(each)
+        time.sleep(0.5)
+    os.kill(job.trainer(number), signal.SIGKILL)
+    return finish(process)
+
+
+def test_a_trainer_that_is_killed_twice_without_a_checkpoint_in_between_has_failed(
+    job: Job, behave: Callable[[str], None]
+) -> None:
+    behave("* killed")
+    assert job.play()[0] == 75
+    assert job.outcome().state == "interrupted"
+    assert job.outcome().reason == "killed by SIGKILL (out of memory?); goes on from the start"
+    code, said = job.play(restart=1)
+    assert code == 1 and "no newer checkpoint than after attempt 1: save more often" in said
+    assert job.outcome().state == "failed" and job.calls() == [SQUEUE, REQUEUE]
+
+
+def test_a_trainer_that_is_killed_again_after_a_checkpoint_is_tried_again(
+    job: Job, behave: Callable[[str], None]
+) -> None:
+    behave("* slow")
+    for number in (1, 2):
+        assert play_until_killed(job, number)[0] == 75
+        assert job.outcome().reason == "killed by SIGKILL (out of memory?); goes on from step 2"
+        found = read_attempt_job(job.attempt(number))
+        assert found is not None and found.saved == 2
+        write_attempt_job(job.attempt(number), replace(found, saved=0))  # as if the second attempt alone had saved
+
+
+def test_a_trainer_that_stops_by_itself_without_progress_has_failed(job: Job, behave: Callable[[str], None]) -> None:
+    """As one does that never meets the other ranks: each attempt would take ten minutes, for ever."""
+    behave("* stops")
+    assert job.play()[0] == 75
+    code, _ = job.play(restart=1)
+    assert code == 1 and job.outcome().state == "failed" and job.calls() == [SQUEUE, REQUEUE]
+    assert job.outcome().reason.startswith("preempted; no newer checkpoint than after attempt 1: save more often")
+    behave("")
+    job.submit(token="another000")
+    assert job.play()[0] == 0 and job.outcome().state == "finished"
+
+
+def test_a_time_limit_in_which_nothing_is_saved_is_too_short(job: Job, behave: Callable[[str], None]) -> None:
+    behave("* slow\n* deaf")
+    job.submit(minutes=1, notice_s=4)
+    for number, expected in ((1, 255), (2, 1)):
+        process = job.start(number - 1)
+        job.until_at_work(number)
+        process.send_signal(signal.SIGUSR2)
+        code, said = finish(process)
+        assert code == expected
+    assert "raise the profile's time (1 min) or notice_s (4 s); see: rlsweep logs" in said
+    assert job.outcome().state == "failed" and job.calls() == [SQUEUE, REQUEUE]
+
+
+@pytest.mark.parametrize("told", [signal.SIGUSR2, signal.SIGTERM])
+def test_who_is_preempted_is_tried_again_without_progress(
+    job: Job, behave: Callable[[str], None], told: signal.Signals
+) -> None:
+    """As often as it has retries: a preemption says nothing of the run, nor do two."""
+    behave("* slow\n* deaf")
+    for number in (1, 2, 3):
+        code, _ = play_until_killed(job, number, told)
+        assert code == (255 if told == signal.SIGUSR2 else 75)
+    # One that nobody asked for comes after preemptions, and is the first of its kind.
+    assert play_until_killed(job, 4)[0] == 75
+    assert play_until_killed(job, 5)[0] == 1
+
+
+def test_a_lost_node_says_nothing_of_the_run(job: Job, behave: Callable[[str], None]) -> None:
+    behave("* killed 1\n* slow 2\n* killed 3")
+    job.play()
+    process = job.start(1)
+    job.until_at_work(2)
+    process.kill()
+    os.kill(job.trainer(2), signal.SIGKILL)
+    finish(process)
+    shutil.rmtree(job.run.checkpoints)
+    assert job.play(restart=2)[0] == 75
+
+
+def test_when_slurm_ends_the_job_is_taken_from_it_where_it_says_so(job: Job, behave: Callable[[str], None]) -> None:
+    """An attempt begins later than its job: a long setup counts, too."""
+    behave("* slow\n* deaf")
+    for number, expected in ((1, 75), (2, 1)):
+        process = job.start(number - 1, SLURM_JOB_END_TIME=str(int(time.time()) + 30))
+        job.until_at_work(number)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        os.kill(job.trainer(number), signal.SIGKILL)
+        assert finish(process)[0] == expected
+
+
 # -- bounds
 
 
 def test_attempts_of_a_submission_are_bounded(job: Job, behave: Callable[[str], None]) -> None:
-    behave("* stops")
+    """Those that make progress, too: what it may cost at most is known before it is submitted."""
+    behave("* slow")
     job.submit(retries=1)
-    assert job.play()[0] == 75
-    code, said = job.play(restart=1)
-    used_up = "the 2 attempts of this submission are used up (limits.retries: 1)"
-    assert code == 0 and used_up in said and job.calls() == [SQUEUE, REQUEUE]
-    assert job.outcome() == Outcome("interrupted", 0, f"preempted; not queued again: {used_up}", 2)
+    for number, step in ((1, 2), (2, 3)):
+        process = job.start(number - 1)
+        job.until_at_work(number, step)
+        os.kill(job.trainer(number), signal.SIGTERM)
+        code, said = finish(process)
+        assert code == (75 if number == 1 else 0)
+    used_up = "this submission has made all its attempts (limits.retries: 1)"
+    assert used_up in said and job.calls() == [SQUEUE, REQUEUE]
+    assert job.outcome() == Outcome("interrupted", 4, f"asked to stop; not queued again: {used_up}", 2)
     # Slurm may queue it again all the same, after a lost node.
     code, said = job.play(restart=2)
-    assert code == 0 and job.outcome() == Outcome("interrupted", 0, used_up, 3) and job.ended(3)
+    assert code == 0 and job.outcome() == Outcome("interrupted", 4, used_up, 3) and job.ended(3)
     behave("")
     job.submit(token="another000", retries=1)
     assert job.play()[0] == 0 and job.outcome().state == "finished"
 
 
-def test_no_attempt_starts_above_the_cap(job: Job) -> None:
-    job.submit(cap=0.0)
+def test_no_attempt_starts_above_the_cap_of_the_sweep(job: Job) -> None:
+    """The newest one, which may be set long after the run was handed to its job."""
+    cap(job, 5.0)
+    cap(job, 0.0)
     code, said = job.play()
     assert code == 0 and "have used 0 GPU-hours, and --max-gpu-hours is 0" in said
     assert job.outcome().state == "interrupted" and job.ended(1) and not job.attempt(1).log.exists()
     assert not attempts.is_alive(job.attempt(1))
+    cap(job, 5.0)
+    assert job.play(restart=1)[0] == 0 and job.outcome().state == "finished"
+
+
+def cap(job: Job, hours: float) -> None:
+    """Cap the sweep, as `ablate --max-gpu-hours` does."""
+    ledger.append(job.root.sweep("s"), [{"kind": "cap", "time": time.time(), "max_gpu_hours": hours}])
 
 
 # -- ranks
@@ -458,7 +592,7 @@ def test_a_rank_whose_lead_does_not_begin_says_so(job: Job, monkeypatch: pytest.
 
 
 def test_where_rank_0_has_nothing_to_do_the_others_end_with_it(job: Job) -> None:
-    job.submit(cap=0.0)
+    cap(job, 0.0)
     late = job.start(rank=1, world=2, FAKE_TRAINER=RANK)
     lead = job.start(rank=0, world=2, FAKE_TRAINER=RANK)
     assert [code for code, _ in map(finish, (lead, late))] == [0, 0]
@@ -498,7 +632,7 @@ def test_on_notice_the_other_ranks_wait_for_rank_0(job: Job) -> None:
     other.send_signal(signal.SIGUSR2)
     lead.send_signal(signal.SIGUSR2)
     code, _ = finish(lead)
-    assert code == 255 and job.calls() == [REQUEUE]
+    assert code == 255 and job.calls() == [SQUEUE, REQUEUE]
     (job.run.path / "ends-1").write_text("75")
     assert finish(other)[0] == 0
 

@@ -44,11 +44,8 @@ main(prog_name="rlsweep")
 _POLL_S = 0.2
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "soak: minutes of kills; only where asked for with -m soak")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The soak is for those who name it, not for all who ask for tests of the scheduler."""
     if "soak" not in config.getoption("markexpr"):
         soaks = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soaks)
@@ -205,15 +202,14 @@ class Stage:
     # -- disturbing
 
     def trainer(self, number: int) -> int:
-        """Process of an attempt's trainer, which has begun to train."""
-        return int(read_json(self.attempt(number).process)["pid"])
+        """Process of an attempt's trainer. Until it is there the task's own stands in its place."""
+        process = self.attempt(number).process
+        self.until("there is a trainer", lambda: process.exists() and read_json(process)["pid"] != self.task(number))
+        return int(read_json(process)["pid"])
 
     def task(self, number: int) -> int:
         """Process that submitit runs, the trainer's parent."""
         return int(read_json(self.attempt(number).launcher)["pid"])
-
-    def kill(self, pid: int, number: int) -> None:
-        os.kill(pid, number)
 
 
 @pytest.fixture(scope="session")
@@ -253,8 +249,8 @@ def undisturbed(make_stage: Callable[..., Stage]) -> Stage:
 
 
 @pytest.fixture(scope="session")
-def require_same(undisturbed: Stage) -> Callable[[Stage], None]:
-    """That a run ended with the weights, bit for bit, and the journal (times aside) of the undisturbed one."""
+def alike() -> Callable[[Stage, Stage], bool]:
+    """Whether two runs ended with the same weights, bit for bit, and the same journal, times aside."""
     from safetensors.torch import load_file
 
     def rows(stage: Stage) -> list[dict[str, Any]]:
@@ -266,14 +262,23 @@ def require_same(undisturbed: Stage) -> Callable[[Stage], None]:
 
     def weights(stage: Stage) -> dict[str, Any]:
         newest = checkpoints.newest(stage.run)
-        assert newest is not None and newest.step == STEPS
+        assert newest is not None
         return load_file(newest.path / "model" / "model.safetensors")
 
+    def compare(one: Stage, other: Stage) -> bool:
+        found, expected = weights(one), weights(other)
+        same = found.keys() == expected.keys() and all(bool((found[name] == expected[name]).all()) for name in expected)
+        return same and rows(one) == rows(other)
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def require_same(undisturbed: Stage, alike: Callable[[Stage, Stage], bool]) -> Callable[[Stage], None]:
+    """That a run ended as the undisturbed one."""
+
     def require(stage: Stage) -> None:
-        assert rows(stage) == rows(undisturbed)
-        found, expected = weights(stage), weights(undisturbed)
-        assert found.keys() == expected.keys()
-        assert all(bool((found[name] == expected[name]).all()) for name in expected)
+        assert stage.step() == STEPS and alike(stage, undisturbed), stage.told()
 
     return require
 

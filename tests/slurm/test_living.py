@@ -103,17 +103,31 @@ def its_time_is_up(scene: Scene) -> None:
 
 
 @story
-def its_time_is_up_and_it_cannot_save(scene: Scene) -> None:
-    """A trainer that doesn't answer is killed in time, and the run goes on from its last checkpoint."""
+def it_does_not_answer_to_notice(scene: Scene) -> None:
+    """A trainer that doesn't save is killed in time, and the run goes on from its last checkpoint."""
     stage = scene.stage("sourd")
-    stage.ablate(exclude=QUIET, time=1, notice_s=20)
-    log = stage.attempt(1).log
-    stage.until("it trains, or is asked to stop already", lambda: stage.step() >= 15 or "wants the node" in read(log))
+    stage.ablate(exclude=QUIET, notice_s=20)
+    stage.until_at_work()
     os.kill(stage.trainer(1), signal.SIGSTOP)
-    assert stage.until_settled("interrupted", 1).startswith("killed, as it had not saved within 15 s; goes on from ")
-    stage.until("the job is queued again", lambda: stage.state() == "PENDING")
-    stage.slurm.run("scontrol", "update", f"jobid={stage.submission.job}", "timelimit=10")
+    stage.slurm.run("scancel", "--signal=USR2", stage.submission.job)
+    assert stage.until_settled("interrupted", 1) == "killed, as it had not saved within 15 s; goes on from step 10"
     stage.until_finished(2)
+    scene.same(stage)
+
+
+@story
+def its_time_is_too_short(scene: Scene) -> None:
+    """A second limit without a newer checkpoint than after the first: it fails, and says what to do."""
+    stage = scene.stage("trop court")
+    stage.ablate(exclude=QUIET, time=1, notice_s=20)
+    for number, state in ((1, "interrupted"), (2, "failed")):
+        stage.until("it begins", lambda number=number: stage.attempt(number).launcher.exists())
+        os.kill(stage.trainer(number), signal.SIGSTOP)
+        reason = stage.until_settled(state, number)
+    assert reason.endswith("raise the profile's time (1 min) or notice_s (20 s)"), reason
+    stage.until("its job has failed", lambda: stage.state() == "FAILED")
+    stage.ablate(exclude=QUIET)
+    stage.until_finished(3)
     scene.same(stage)
 
 
@@ -128,7 +142,7 @@ def its_trainer_is_killed(scene: Scene) -> None:
     stage.until_at_work(2, step=0)
     os.kill(stage.trainer(2), signal.SIGKILL)
     reason = stage.until_settled("failed", 2)
-    assert reason == "killed by SIGKILL (out of memory?), as attempt 1 was, with no checkpoint in between"
+    assert "no newer checkpoint than after attempt 1: save more often" in reason
     stage.until("its job has failed", lambda: stage.state() == "FAILED")
     first = stage.submission
     stage.ablate(exclude=QUIET)
@@ -172,6 +186,32 @@ def it_is_cancelled(scene: Scene) -> None:
     assert (stage.state(), stage.count()) == ("CANCELLED", 2)
     stage.ablate(exclude=QUIET)
     stage.until_finished(3)
+    scene.same(stage)
+
+
+@story
+def it_is_cancelled_while_it_saves(scene: Scene) -> None:
+    """With plain scancel, after Slurm gave notice: a requeue would bring it back. It is left as long as Slurm's default
+    says, in which it can save and ask."""
+    stage = scene.stage("annulé en sauvant")
+    scene.slurm.set_parameter("KillWait", "30")
+    stage.ablate(exclude=QUIET)
+    stage.until_at_work()
+    trainer, job = stage.trainer(1), stage.submission.job
+    os.kill(trainer, signal.SIGSTOP)
+    stage.slurm.run("scancel", "--signal=USR2", job)
+    stage.until("the notice", lambda: "Slurm wants the node back" in read(stage.attempt(1).log))
+    stage.slurm.run("scancel", job)
+    os.kill(trainer, signal.SIGCONT)
+    assert "saved" in stage.until_settled("interrupted", 1)
+    stage.until("the task has ended", lambda: stage.job(1).ended is not None)
+    scene.slurm.set_parameter("KillWait", "5")
+    stage.until("its job is over", lambda: stage.state() == "CANCELLED")
+    time.sleep(10)
+    assert (stage.state(), stage.count()) == ("CANCELLED", 1)
+    assert "it is not queued again from here" in read(stage.attempt(1).log)
+    stage.ablate(exclude=QUIET)
+    stage.until_finished(2)
     scene.same(stage)
 
 
@@ -227,7 +267,7 @@ def its_attempts_are_used_up(scene: Scene) -> None:
     stage.ablate(exclude=QUIET, limits__retries=0)
     stage.until_at_work()
     os.kill(stage.trainer(1), signal.SIGTERM)
-    used_up = "not queued again: the 1 attempts of this submission are used up (limits.retries: 0)"
+    used_up = "not queued again: this submission has made all its attempts (limits.retries: 0)"
     stage.until("it says so", lambda: (ended := stage.outcome()) and ended.reason.endswith(used_up))
     stage.until("its job is over", lambda: stage.state() == "COMPLETED")
     stage.ablate(exclude=QUIET)

@@ -51,6 +51,25 @@ def _submit(cluster: Any, *options: str) -> str:
     return str(cluster.run("sbatch", "--parsable", "--output=/dev/null", *options)).strip()
 
 
+def test_a_daemon_is_waited_for_while_a_busy_machine_shows_no_sign_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process writes its number late, and has no command line in the moment in which it becomes another program."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "log").mkdir()
+    cluster = one_machine.Cluster(tmp_path, str(tmp_path), False, [], 1)
+    script = tmp_path / "late.sh"
+    script.write_text(f"sleep 7; echo 12 > {tmp_path}/run/slurmctld")
+    monkeypatch.setattr(cluster, "_command", lambda name: ["true"])
+    monkeypatch.setattr(one_machine.subprocess, "run", lambda *a, **k: subprocess.Popen(["sh", str(script)]))
+    cluster._start("slurmctld")
+    assert (tmp_path / "run" / "slurmctld").read_text() == "12\n"
+    seen = iter([0, 0, 0])
+    monkeypatch.setattr(cluster, "_pid", lambda name: next(seen, 12))
+    asked = iter([False, False])
+    cluster._await("slurmctld", lambda: next(asked, True))
+
+
 def test_nodes_have_names_of_their_own(cluster: Any) -> None:
     assert cluster.run("sinfo", "-h", "-p", "main", "-o", "%D %T").split() == ["4", "idle"]
     assert sorted(cluster.run("srun", "-N2", "hostname").split()) == ["n1", "n2"]

@@ -1,6 +1,6 @@
 """What people see of runs on the real scheduler, and what they do about them: status, logs, cancel.
 
-Three stories, played at once: most of the time of each is waiting.
+Four stories, played at once: most of the time of each is waiting.
 """
 
 import itertools
@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from rlsweep.recipe.budget import Budget
-from rlsweep.store.jobs import read_submission, write_submission
+from rlsweep.store import ledger
+from rlsweep.store.jobs import job_name, read_submission, write_submission
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -141,10 +142,41 @@ def a_setup_line_fails_and_an_id_is_used_again(make_stage: Callable[..., Stage])
         subprocess.run(["scancel", theirs], env=stage.environment, check=False)
 
 
+def what_no_run_of_the_sweep_knows_of_is_seen_and_ended(make_stage: Callable[..., Stage]) -> None:
+    """A run at work that another of its name replaces, and a held array that a submitter left which was killed."""
+    stage = make_stage("remplacé", budget=NEVER_DONE)
+    held = ""
+    try:
+        stage.ablate(exclude="n3,n4")
+        submission = stage.submission
+        stage.until("it runs", lambda: stage.state() == "RUNNING")
+        stage.ablate("--set", "optimizer.lr=0.123", exclude="n3,n4")
+        sweep, token = stage.root.sweep(submission.sweep), "c" * 10
+        row = {"kind": "submitting", "time": 1.0, "token": token, "cluster": "test", "runs": [stage.key]}
+        ledger.append(sweep, [row])
+        name = job_name(sweep.name, token)
+        line = ["sbatch", "--parsable", "--hold", "--array=0-1", f"--job-name={name}", "--output=/dev/null"]
+        held = stage.slurm.run(*line, "--wrap=true").strip()
+        found = json.loads(stage.rlsweep("status", "--json"))
+        assert [run["index"] for run in found["runs"]] == [0, None] and found["cut_short"] == [held]
+        new, old = found["runs"]
+        assert (old["run_key"], old["state"], old["job"]) == (stage.key, "running", submission.job)
+        assert f"a submission was cut short, 1 job on hold ({held}): " in stage.rlsweep("status")
+        said = stage.rlsweep("cancel", "--sweep", sweep.name)
+        assert "1 job of a submission that was cut short taken out of the queue" in said
+        assert f"{stage.key} was running (job {submission.job}): ended" in said and new["run_key"] in said
+        assert {stage.state(f"{held}_0"), stage.state(submission.job), stage.state(new["job"])} <= {"CANCELLED", ""}
+        found = json.loads(stage.rlsweep("status", "--json"))
+        assert [run["index"] for run in found["runs"]] == [0] and found["cut_short"] == []
+    finally:
+        stage.slurm._try("scancel", *filter(None, [held, stage.submission.job]))
+
+
 STORIES: tuple[Story, ...] = (
     a_held_job_is_released_as_told,
     an_array_is_cancelled_run_by_run,
     a_setup_line_fails_and_an_id_is_used_again,
+    what_no_run_of_the_sweep_knows_of_is_seen_and_ended,
 )
 
 

@@ -75,6 +75,20 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("constraint=foo", "Invalid feature specification"),
+        ("exclude=n9", "Invalid node name specified"),
+        ("exclude=n[1-4]", "Requested node configuration is not available"),
+    ],
+)
+def test_what_only_sbatch_knows_is_an_error_in_its_own_words(override: str, words: str) -> None:
+    done = run("check", "test", "--cluster-set", override)
+    assert done.returncode == 2 and words in done.stdout
+    assert [line.split("\t")[0] for line in done.stdout.splitlines() if "sbatch" in line] == ["error"]
+
+
 def test_check_prints_facts_and_problems_and_fails_on_errors() -> None:
     fits = run("check", "test")
     assert fits.returncode == 0 and "MaxArraySize\t10\n" in fits.stdout

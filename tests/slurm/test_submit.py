@@ -235,3 +235,27 @@ def test_a_dropped_run_is_cancelled_only_where_asked_for(stage: Stage) -> None:
     assert "1 cancelled, no longer asked for" in told
     stage.until("cancelled", lambda: stage.state(submission(second).job) == "CANCELLED")
     assert stage.state(submission(first).job) in ("PENDING", "RUNNING")
+
+
+def test_a_run_that_another_one_has_replaced_is_cancelled_where_asked_for(stage: Stage) -> None:
+    asked = ("--name", "s", "--set", "budget.steps=100000")
+    ablate(stage, *asked)
+    before = runs(stage, "s")[0]
+    told = ablate(stage, *asked, "--set", "optimizer.lr=0.003")
+    assert f"no longer asked for, left as they are: {before.key} " in told and "1 submitted" in told
+    assert stage.state(submission(before).job) in ("PENDING", "RUNNING")
+    assert "1 cancelled, no longer asked for" in ablate(stage, *asked, "--set", "optimizer.lr=0.003", "--prune")
+    stage.until("cancelled", lambda: stage.state(submission(before).job) == "CANCELLED")
+    assert "no longer asked for" not in ablate(stage, *asked, "--set", "optimizer.lr=0.003")
+    assert stage.state(submission(runs(stage, "s")[0]).job) in ("PENDING", "RUNNING")
+
+
+def test_new_runs_follow_those_left_where_no_more_may_be_at_work(stage: Stage) -> None:
+    asked = ("--name", "s", "--set", "budget.steps=100000", "--cluster-set", "limits.parallel=1")
+    ablate(stage, *asked, "--seeds", "2")
+    ablate(stage, *asked, "--seeds", "3")
+    first, second = (str(each.job) for each in ledger.submissions(stage.root.sweep("s")))
+    waits = squeue(stage, "%E", f"--jobs={second}")
+    assert len(waits) == 1 and waits[0].startswith(f"afterany:{first}")
+    stage.slurm.run("scancel", first)
+    stage.until("its turn has come", lambda: squeue(stage, "%E", f"--jobs={second}") == ["(null)"])

@@ -132,3 +132,13 @@ def test_a_submission_s_row_that_lacks_something_is_damage(sweep: SweepFolder, r
     ledger.append(sweep, [row])
     with pytest.raises(RlsweepError, match="the file is damaged"):
         ledger.submissions(sweep)
+
+
+def test_the_newest_cap_holds(sweep: SweepFolder) -> None:
+    assert ledger.cap(sweep) is None
+    ledger.append(sweep, [intent("a", "base", "A"), handed("cap", max_gpu_hours=7.0)])
+    ledger.append(sweep, [handed("cap", max_gpu_hours=5), intent("b", "loss=dapo", "B")])
+    assert ledger.cap(sweep) == 5.0 and keys(sweep) == ["a", "b"]
+    ledger.append(sweep, [handed("cap", max_gpu_hours=None)])
+    with pytest.raises(RlsweepError, match="a row 'cap' is not valid"):
+        ledger.cap(sweep)

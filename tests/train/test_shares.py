@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from rlsweep.errors import RlsweepError
 from rlsweep.train import ranks
 from rlsweep.train.asked import Asked, Stop
 from rlsweep.train.ranks import Lost, Ranks
@@ -115,11 +114,12 @@ def test_a_rank_that_never_comes_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_port_that_is_taken_is_named() -> None:
+    """It was free when the job drew it, and another job's since: the next attempt draws another one."""
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(RlsweepError, match=f"rank 0 can't listen on port {port}"):
+        with pytest.raises(Lost, match=f"rank 0 can't listen on port {port}"):
             Ranks(0, 2, ("127.0.0.1", port)).meet(cuda=False)
 
 

@@ -23,13 +23,13 @@ from rlsweep.store.layout import RunFolder
 
 MOMENTS = [
     ("loading", 1),
-    *[("generation", times) for times in (3, 20, 60, 80, 120)],
+    *[("generation", times) for times in (3, 60, 80, 120)],
     *[("grading", times) for times in (17, 33, 80)],
     ("prompt", 6),
     *[("filters", times) for times in (1, 4)],
-    *[("forward", times) for times in (1, 7, 12)],
+    *[("forward", times) for times in (1, 7)],
     *[("micro-batch", times) for times in (2, 9)],
-    *[("clipping", times) for times in (1, 5)],
+    *[("clipping", times) for times in (1, 6)],
     *[("optimizer", times) for times in (1, 5)],  # from here on the step is finished
     ("updated", 4),
     ("publish", 6),
@@ -149,21 +149,21 @@ def test_asked_again_while_it_saves_it_saves(
     assert same(ending(run), undisturbed)
 
 
-def test_what_is_given_up_is_in_no_clock(forge: Any, recipe: Recipe, folder: Any, undisturbed: dict[str, Any]) -> None:
-    """Neither in the counters, which end as those of the undisturbed run, nor in time."""
+def test_what_is_given_up_is_in_no_clock(forge: Any, recipe: Recipe, folder: Any) -> None:
+    """Neither in the counters nor in time."""
     run = folder(recipe)
-    assert forge.train(run, "clipping", 5, how="SIGTERM")[0] == 75
+    assert forge.train(run, "clipping", 6, how="SIGTERM")[0] == 75
     saved = checkpoints.resumable(run)
-    assert saved is not None
+    assert saved is not None and saved.step == 5  # no checkpoint is due there: it was written when it was asked
     clock = read_json(saved.path / "state.json")["clock"]
-    (row,) = [row["metrics"] for row in read_rows(run.journal) if row["kind"] == "step" and row["step"] == 4]
-    (evaluation,) = [row["metrics"] for row in read_rows(run.journal)[1:] if row["kind"] == "evaluation"]
-    assert (clock["samples"], clock["tokens"], clock["flops"]) == tuple(
-        row[f"clock/{name}"] for name in ("samples", "tokens", "flops")
-    )
+    row = read_rows(run.journal)[-1]
+    assert (row["kind"], row["step"]) == ("step", 5)
+    for name in ("samples", "tokens", "flops"):
+        assert clock[name] == row["metrics"][f"clock/{name}"]
     hours = {name: spent / 3600 for name, spent in clock["device_seconds"].items()}
-    assert hours["training"] == pytest.approx(evaluation["clock/device_hours"], abs=0.01 / 3600)
-    assert hours["saving"] > evaluation["clock/saving_hours"]  # what it took to save, as long as it lasted
+    # From the row to the end of the step it took no time to speak of; step 6 was made but for the optimizer's step.
+    assert hours["training"] == pytest.approx(row["metrics"]["clock/device_hours"], abs=0.005 / 3600)
+    assert hours["saving"] > row["metrics"]["clock/saving_hours"]
 
 
 def test_asked_and_killed_at_random_moments_until_it_is_done_it_ends_the_same(
