@@ -120,7 +120,7 @@ def _devices(run: RunFolder) -> int:
 
 
 def _last_heard(attempt: Attempt) -> float:
-    """When an attempt last wrote something: its job's sign of life, its log, if it owns the run its journal and outcome."""
+    """When an attempt last wrote something: a sign of life, its log, and if it owns the run its journal and outcome."""
     paths = [attempt.log, attempt.launcher, attempt.process, attempt.job]
     if attempt.owns():
         paths.append(attempt.run.journal)
