@@ -61,9 +61,9 @@ _LOG_LINES = 12
 _SAYS_LITTLE = re.compile(r"^srun: error: \S+: tasks? |^srun: (Job step|Force) |STEP \S+ ON |^submitit INFO")
 _HINTS = {
     "No module named": "; rlsweep, with all it needs, must be installed for the job's interpreter (key interpreter)",
-    "execve()": "; the job's interpreter must exist on the node (key interpreter)",
+    "exec: ": "; the job's interpreter must exist on the node (key interpreter)",
 }
-"""What Slurm or Python says, and what to do about it."""
+"""What Python or the shell that starts it says, and what to do about it."""
 
 
 class Interrupted(RlsweepError):

@@ -166,7 +166,7 @@ SRUN = "srun: error: n1: task 0: Exited with exit code 2\n"
             "module: command not found\nrlsweep: setup line 1 failed: module load cuda\n",
             "it said: rlsweep: setup line 1",
         ),
-        (f"slurmstepd: error: execve(): /no/python: No such file\n{SRUN}", "No such file; the job's interpreter must"),
+        (f"/no/python: 1: exec: /no/python: not found\n{SRUN}", "not found; the job's interpreter must"),
         (f"python: No module named 'submitit'\n{SRUN}", "'submitit'; rlsweep, with all it needs, must be installed"),
         ("", "there is no output of it in"),
     ],

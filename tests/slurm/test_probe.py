@@ -64,7 +64,7 @@ def test_a_setup_line_that_fails_is_shown(root: Root) -> None:
 @pytest.mark.parametrize(
     ("interpreter", "words"),
     [
-        ("/nowhere/python", "No such file or directory; the job's interpreter must exist on the node"),
+        ("/nowhere/python", "/nowhere/python: not found; the job's interpreter must exist on the node"),
         (f"{sys.executable} -I -S", "No module named"),
     ],
 )
