@@ -240,7 +240,6 @@ class _Submitter:
                 nodes=chunk.resources.nodes,
                 minutes=self.cluster.minutes,
                 retries=self.cluster.limits.retries,
-                max_gpu_hours=None,
                 accounting=self.site.accounting,
                 notice_s=self.cluster.notice_s,
             )

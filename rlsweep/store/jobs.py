@@ -26,17 +26,15 @@ class Submission:
     time: float
     """When it was submitted, unix seconds."""
     devices: int
-    """Devices that an attempt occupies (`execution.devices`)."""
+    """Devices that an attempt occupies: `execution.devices`, of exclusive nodes all that they have."""
     nodes: int
     minutes: int
     """Time limit of one attempt."""
     retries: int
     """So many attempts may follow the first one of this submission."""
-    max_gpu_hours: float | None
-    """No attempt starts once the sweep's attempts have used so many device-hours."""
     accounting: Accounting
     """What the cluster kept of jobs that are over, when this was submitted."""
-    notice_s: int = 120
+    notice_s: int
     """So long before its time limit the job is told, and the trainer has that long to save."""
 
     @property

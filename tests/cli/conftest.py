@@ -74,7 +74,7 @@ class Place:
         """Hand a run of sweep s to a job, which `attempt` is one of."""
         run = self.root.run(key)
         run.path.mkdir(parents=True, exist_ok=True)
-        write_submission(run, Submission(TOKEN, "s", "c", job, time.time(), 1, 1, 60, 20, None, "none"))
+        write_submission(run, Submission(TOKEN, "s", "c", job, time.time(), 1, 1, 60, 20, "none", 120))
         if attempt is not None:
             write_attempt_job(attempt, AttemptJob(TOKEN, job, 0, ["n1"], 1, "n1", 1, time.time()))
         return run

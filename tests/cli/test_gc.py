@@ -115,7 +115,7 @@ def test_a_run_that_waits_in_a_queue_is_left_and_without_an_answer_all_are(
     place = Root(root)
     queued, done = (trained(place, key, "finished") for key in KEYS[:2])
     want(place, "s", dict.fromkeys(KEYS[:2], 10))
-    write_submission(queued, Submission("aa", "t", "c", "7", time.time(), 1, 1, 60, 20, None, "none"))
+    write_submission(queued, Submission("aa", "t", "c", "7", time.time(), 1, 1, 60, 20, "none", 120))
     script("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     assert call("gc").exit_code == 4 and whole(done) == [True, True]
     script("squeue", "echo '7|PENDING|Priority||N/A|rlsweep:t:aa'")

@@ -31,7 +31,7 @@ def handed(root: Root, key: str, job: str, token: str = TOKEN) -> RunFolder:
     """A run of sweep s that was handed to a job."""
     run = root.run(key)
     run.path.mkdir(parents=True)
-    write_submission(run, Submission(token, "s", "c", job, time.time(), 1, 1, 60, 20, None, "none"))
+    write_submission(run, Submission(token, "s", "c", job, time.time(), 1, 1, 60, 20, "none", 120))
     return run
 
 

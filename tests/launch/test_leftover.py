@@ -37,7 +37,7 @@ def want(root: Root, key: str, variant_key: str, sweep: str = "s", variant: str 
 def hand(root: Root, key: str, job: str, token: str, sweep: str = "s") -> RunFolder:
     run = root.run(key)
     run.path.mkdir(parents=True, exist_ok=True)
-    write_submission(run, Submission(token, sweep, "c", job, time.time(), 1, 1, 60, 20, None, "slurmdbd"))
+    write_submission(run, Submission(token, sweep, "c", job, time.time(), 1, 1, 60, 20, "slurmdbd", 120))
     return run
 
 

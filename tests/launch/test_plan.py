@@ -134,7 +134,7 @@ def test_ten_thousand_runs_are_decided_from_one_listing(
 def handed(run: RunFolder, token: str = "aa", sweep: str = "s") -> None:
     """The run is one that was handed to job 7."""
     run.path.mkdir(parents=True, exist_ok=True)
-    write_submission(run, Submission(token, sweep, "c", "7", 1e9, 1, 1, 60, 20, None, "none"))
+    write_submission(run, Submission(token, sweep, "c", "7", 1e9, 1, 1, 60, 20, "none", 120))
 
 
 # Runs that a sweep no longer asks for.

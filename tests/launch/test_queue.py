@@ -19,7 +19,7 @@ LATE = datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()
 
 
 def handed(job: str, token: str = "aa", accounting: Accounting = "slurmdbd", at: float = LATE) -> Submission:
-    return Submission(token, "é b|x", "c", job, at, 1, 1, 60, 20, None, accounting)
+    return Submission(token, "é b|x", "c", job, at, 1, 1, 60, 20, accounting, 120)
 
 
 def says(*lines: str) -> str:

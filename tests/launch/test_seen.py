@@ -28,7 +28,7 @@ class Case:
     run: RunFolder
 
     def handed(self, token: str = TOKEN, accounting: Accounting = "slurmdbd", at: float = HANDED) -> None:
-        write_submission(self.run, Submission(token, "é x", "c", "12_4", at, 1, 1, 60, 20, None, accounting))
+        write_submission(self.run, Submission(token, "é x", "c", "12_4", at, 1, 1, 60, 20, accounting, 120))
 
     def attempt(self, token: str | None = TOKEN, began: float = NOW - 2000, here: bool = False) -> Attempt:
         """One more attempt: of a job on a node, of another job, or (token None) of no job. It says nothing any more."""

@@ -31,7 +31,7 @@ def runs(root: Root, sweep: Make) -> list[RunFolder]:
     for number, run in enumerate(found):
         if number < 5:
             job = f"9_{number}"
-            write_submission(run, Submission("aa", "s", "c", job, time.time() - 9e3, 1, 1, 60, 20, None, "slurmdbd"))
+            write_submission(run, Submission("aa", "s", "c", job, time.time() - 9e3, 1, 1, 60, 20, "slurmdbd", 120))
         if number in (1, 4):
             continue
         attempt = attempts.claim(run)

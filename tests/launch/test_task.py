@@ -63,9 +63,7 @@ class Job:
 
     def submit(self, token: str = TOKEN, retries: int = 20, notice_s: int = 40, minutes: int = 10) -> None:
         """Hand the run to this job."""
-        submission = Submission(
-            token, "s", "test", self.id, time.time(), 1, 1, minutes, retries, None, "none", notice_s=notice_s
-        )
+        submission = Submission(token, "s", "test", self.id, time.time(), 1, 1, minutes, retries, "none", notice_s)
         write_submission(self.run, submission)
         delayed = DelayedSubmission(Train(str(self.run.path), token))
         delayed.set_timeout(10, 10**6)

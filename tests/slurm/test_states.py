@@ -53,7 +53,7 @@ class Jobs:
         for id in [f"{job}_{number}" for number in range(elements)] or [job]:
             run = self.root.run(f"{len(self.handed):012x}")
             run.path.mkdir(parents=True)
-            handed = Submission(token, self.sweep, "test", id, time.time(), 1, 1, 10, 20, None, self.accounting)
+            handed = Submission(token, self.sweep, "test", id, time.time(), 1, 1, 10, 20, self.accounting, 120)
             write_submission(run, handed)
             self.handed.append(handed)
             runs.append(run)

@@ -67,7 +67,7 @@ def test_where_the_scheduler_is_out_of_reach_runs_handed_to_it_stay_open(
     """And the exit code is 4; once it answers that the job is gone, they are closed."""
     trainer = world.begin().steps(2).save().end("interrupted", "asked to stop; saved")
     time_ = time.time() - 60
-    write_submission(trainer.run, Submission("aa", world.sweep, "c", "7", time_, 1, 1, 60, 20, None, "none"))
+    write_submission(trainer.run, Submission("aa", world.sweep, "c", "7", time_, 1, 1, 60, 20, "none", 120))
     write_attempt_job(trainer.attempt, AttemptJob("aa", "7", 0, ["n1"], 1, "n1", 1, time_))
 
     def state() -> str:
