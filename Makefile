@@ -60,7 +60,7 @@ slurm-down: ## stop that Slurm
 	$(PYTHON) slurm/one_machine.py down
 
 test-slurm: .venv/test-installed ## run the tests that need a Slurm on one of four nodes, started and stopped for them
-	$(PYTHON) slurm/one_machine.py install && $(BIN)/python -m pytest -m slurm tests/slurm
+	$(PYTHON) slurm/one_machine.py install && $(BIN)/python -m pytest -n 3 --dist loadfile -m slurm tests/slurm
 
 soak: .venv/test-installed ## keep 24 runs on such a Slurm while nodes, daemons and jobs are killed (10 minutes)
 	$(PYTHON) slurm/one_machine.py install && $(BIN)/python -m pytest -m soak tests/slurm

@@ -331,13 +331,16 @@ def read(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def played(
-    make_stage: Callable[..., Any], undisturbed: Any, require_same: Callable[[Any], None], cluster: Any
+    request: pytest.FixtureRequest,
+    make_stage: Callable[..., Any],
+    require_same: Callable[[Any], None],
+    cluster: Any,
 ) -> Iterator[dict[str, Future[None]]]:
-    """All stories, begun."""
+    """All stories that are asked for, begun."""
     scene = Scene(make_stage, require_same, cluster)
-    only = os.environ.get("RLSWEEP_TEST_STORIES")
+    wanted = {item.callspec.params["name"] for item in request.session.items if "played" in item.fixturenames}
     with ThreadPoolExecutor(len(STORIES)) as pool:
-        yield {name: pool.submit(tell, scene) for name, tell in STORIES.items() if not only or name in only.split(",")}
+        yield {name: pool.submit(tell, scene) for name, tell in STORIES.items() if name in wanted}
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -27,7 +27,6 @@ from rlsweep.sweep.expand import expand
 
 pytestmark = pytest.mark.slurm
 
-EVERY_S = (14.0, 22.0)
 AGAIN_S = 60.0
 """So often is the sweep asked for again while it is disturbed: what was lost for good by then starts again."""
 NODES = ("n1", "n2", "n3", "n4")
@@ -84,8 +83,8 @@ class Soak:
 
     # -- the schedule
 
-    def disturb(self, seconds: float, cluster_too: bool) -> None:
-        """Do one thing after another, until so many seconds are over or all runs are finished."""
+    def disturb(self, seconds: float, every_s: float, cluster_too: bool) -> None:
+        """Do one thing after another, about every so often, until the time is over or all runs are finished."""
         to_runs = [
             *[self.trainer_killed, self.trainer_stopped, self.task_killed],
             *[self.notice_given, self.requeued, self.cancelled],
@@ -94,10 +93,10 @@ class Soak:
         turn = 0
         deck: list[Callable[[Any], None]] = []
         while time.monotonic() < deadline and not self.finished():
-            time.sleep(self.rng.uniform(*EVERY_S))
+            time.sleep(every_s * self.rng.uniform(0.6, 1.4))
             turn += 1
-            if cluster_too and turn % 4 == 0:
-                act = self.node_lost if turn % 8 else self.daemon_killed
+            if cluster_too and turn % 8 == 0:
+                act = self.node_lost if turn % 16 else self.daemon_killed
                 self._say(act.__name__)
                 self._count("cluster", act.__name__)
                 act()
@@ -203,7 +202,7 @@ def _state(run: Any) -> str | None:
 def test_four_runs_under_kills(
     make_stage: Callable[..., Any], alike: Callable[[Any, Any], bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    soak(make_stage, alike, print, "quatre", runs=4, steps=150, seconds=110, cluster_too=False)
+    soak(make_stage, alike, print, "quatre", runs=4, steps=150, seconds=110, every_s=18, cluster_too=False)
 
 
 @pytest.mark.soak
@@ -215,7 +214,7 @@ def test_soak(
         with capsys.disabled():
             print(text, flush=True)
 
-    soak(make_stage, alike, tell, "vingt-quatre", runs=24, steps=200, seconds=600, cluster_too=True)
+    soak(make_stage, alike, tell, "vingt-quatre", runs=24, steps=200, seconds=600, every_s=5, cluster_too=True)
 
 
 def soak(
@@ -227,6 +226,7 @@ def soak(
     runs: int,
     steps: int,
     seconds: float,
+    every_s: float,
     cluster_too: bool,
 ) -> None:
     """Train `runs` seeds on this machine alone, then on the cluster under kills for so many seconds, and compare."""
@@ -236,7 +236,7 @@ def soak(
     keys = [run.key for run in expand(str(stage.recipe), seeds=str(runs)).runs]
     made = Soak(stage, [replace(stage, key=key) for key in keys], random.Random(4), tell)
     made.ask()
-    made.disturb(seconds, cluster_too)
+    made.disturb(seconds, every_s, cluster_too)
     made.let_finish(rounds=6)
     verdicts = {}
     for run in made.runs:
