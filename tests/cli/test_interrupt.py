@@ -59,7 +59,7 @@ def press_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(f"{module}.{function}", wrapped)
 
 
-@pytest.mark.parametrize("where", ["rlsweep.sweep.expand.expand", "rlsweep.launch.plan.decide"])
+@pytest.mark.parametrize("where", ["rlsweep.sweep.expand.expand", "rlsweep.launch.plan.survey"])
 def test_while_planning_nothing_is_written(root: Path, call: Call, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     press_in(monkeypatch, where)
     result = call("ablate", *TINY)

@@ -143,8 +143,8 @@ def test_names_have_no_power(written: Any, hostile: str) -> None:
 def test_a_hostile_name_is_one_cell_of_status_and_of_the_terminals_report(written: Any, hostile: str) -> None:
     result = CliRunner().invoke(main, ["status", "--root", str(written.root.path)])
     lines = result.stdout.splitlines()
-    assert len(lines) == 7 and {line.count("\t") for line in lines} == {9}
-    assert sum(line.split("\t")[1] == one_line(hostile) for line in lines) == 1
+    assert len(lines) == 7 and {line.count("\t") for line in lines} == {13}
+    assert sum(line.split("\t")[2] == one_line(hostile) for line in lines) == 1
     found = json.loads(CliRunner().invoke(main, ["status", "--json", "--root", str(written.root.path)]).stdout)
     assert [run["variant"] for run in found["runs"]].count(hostile) == 1
     told = list(terminal.verdicts(written.report, "page"))
