@@ -161,7 +161,7 @@ class Stage:
 
     # -- waiting
 
-    def until(self, what: str, done: Callable[[], object], seconds: float = 240) -> None:
+    def until(self, what: str, done: Callable[[], object], seconds: float = 600) -> None:
         """Wait until it is so; the whole story where it isn't in time."""
         deadline = time.monotonic() + seconds
         while not done():
@@ -178,7 +178,7 @@ class Stage:
     def until_at_work(self, number: int = 1, step: int = 15) -> None:
         """Until the trainer of an attempt has come to a step, 5 steps after a checkpoint."""
         log = self.attempt(number).log
-        self.until(f"attempt {number} trains", lambda: log.exists() and "from step" in log.read_text(), 240)
+        self.until(f"attempt {number} trains", lambda: log.exists() and "from step" in log.read_text())
         self.until(f"step {step} of attempt {number}", lambda: self.step() >= step or self.outcome())
 
     def until_finished(self, number: int | None = None) -> None:

@@ -21,7 +21,7 @@ from rlsweep.recipe.budget import Budget
 from rlsweep.store import ledger
 from rlsweep.store.jobs import job_name, read_submission, write_submission
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 Stage = Any
 Story = Callable[[Callable[..., Stage]], None]
@@ -43,7 +43,7 @@ def command(stage: Stage, *arguments: str) -> "subprocess.Popen[str]":
 
 def an_array_is_cancelled_run_by_run(make_stage: Callable[..., Stage]) -> None:
     """Of four elements two run at a time: one that waits, one at work, then all that are left."""
-    stage = make_stage("annulé", budget=NEVER_DONE)
+    stage = make_stage("annulés un à un", budget=NEVER_DONE)
     try:
         stage.ablate("--seeds", "4", limits__parallel=2, exclude="n3,n4")
         array = stage.submission.job.partition("_")[0]
