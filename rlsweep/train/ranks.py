@@ -174,6 +174,7 @@ class Ranks:
         while True:
             self.stop.check()
             try:
+                # PyTorch's types don't know the store.
                 return dist.TCPStore(host, port, self.world, self.leads, timedelta(seconds=5), wait_for_workers=False)  # type: ignore[attr-defined]
             except RuntimeError as error:
                 if self.leads:

@@ -1,4 +1,5 @@
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,8 @@ from rlsweep.store.layout import RunFolder
 
 
 @pytest.fixture
-def attempt(tmp_path: object) -> Attempt:
-    owner = attempts.claim(RunFolder(tmp_path))  # type: ignore[arg-type]
+def attempt(tmp_path: Path) -> Attempt:
+    owner = attempts.claim(RunFolder(tmp_path))
     attempts.record_process(owner)
     return owner
 

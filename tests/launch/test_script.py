@@ -2,6 +2,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,10 @@ FULL = Cluster(
 )
 
 
-def script(cluster: Cluster, needed: Resources, **more: object) -> Script:
+def script(cluster: Cluster, needed: Resources, **more: Any) -> Script:
     folder = ROOT.sweep("s").jobs / "0123456789"
-    given: dict[str, object] = {"name": "rlsweep:s:0123456789", "folder": folder, **more}
-    return Script(cluster=cluster, resources=needed, root=ROOT, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"name": "rlsweep:s:0123456789", "folder": folder, **more}
+    return Script(cluster=cluster, resources=needed, root=ROOT, **given)
 
 
 def flags(made: Script) -> list[str]:
@@ -65,8 +66,8 @@ def test_the_script_is_the_golden_one(name: str, count: int, monkeypatch: pytest
         ("gpus", "h100", "--gpus=h100:8"),
     ],
 )
-def test_each_site_has_its_gpus_asked_for_in_its_own_way(style: str, kind: str | None, flag: str) -> None:
-    cluster = replace(FULL, gpus=Gpus(style=style, per_node=4, type=kind))  # type: ignore[arg-type]
+def test_each_site_has_its_gpus_asked_for_in_its_own_way(style: Any, kind: str | None, flag: str) -> None:
+    cluster = replace(FULL, gpus=Gpus(style=style, per_node=4, type=kind))
     assert [
         each
         for each in flags(script(cluster, Resources(2, 4, None)))

@@ -40,8 +40,8 @@ class Case:
             write_attempt_job(attempt, AttemptJob(token, "12_4", 0, ["n1"], 1, "n1", 1, began))
         return attempt
 
-    def ended(self, state: str, step: int = 40, reason: str = "stopped") -> None:
-        outcome.write(self.run, Outcome(state, step, reason))  # type: ignore[arg-type]
+    def ended(self, state: outcome.State, step: int = 40, reason: str = "stopped") -> None:
+        outcome.write(self.run, Outcome(state, step, reason))
 
     def log(self, text: str) -> None:
         folder = Root(self.run.path.parents[1]).sweep("é x").jobs / TOKEN
